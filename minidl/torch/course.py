@@ -59,6 +59,7 @@ class Known:
     seconds   durations of its latest planned steps; used: the number of its latest step, of all kinds, from 1.
     late      tensor of the plan -> how often the backward pass found it evicted in the last planned step.
     trusted   number of its steps that have followed the plan since the last step that did not.
+    unfit     the call of it whose gradient has other bits in a recorded step; "": there is none known.
     calls     the calls of modules in it, its end the last; empty: too few for a step without hooks; None: not known.
     """
 
@@ -75,6 +76,7 @@ class Known:
     late: Mapping[int, int] = field(default_factory=dict)
     ahead: Sequence[tuple[Packed, Decision]] = ()
     trusted: int = 0
+    unfit: str = ""
     calls: Sequence[Called] | None = None
 
     @cached_property
@@ -197,6 +199,12 @@ class Course:
             raise UserError(f"{what} needs a recorded step: call it after the second step has ended")
         return max(planned, key=lambda known: known.used)
 
+    @property
+    def remark(self) -> str:
+        """The reason if a kind of step cannot be recorded, so that all that it saves is swapped; else ""."""
+        return next((f"PyTorch computes the gradient of {known.unfit} with other bits in a step that is recorded"
+                     for known in self.known if known.unfit), "")
+
     def _kind(self, packs: tuple[Packed, ...]) -> Known:
         found = next((known for known in self.known if known.packs == packs), None)
         if found is None:
@@ -217,7 +225,7 @@ class Course:
         elif self.expected.obeyed is not None:
             self.phase = Phase.GUIDED
         else:
-            self.phase = Phase.MEASURED if self._vain < MOST_VAIN else Phase.AWAY
+            self.phase = Phase.MEASURED if self._vain < MOST_VAIN and not self.expected.unfit else Phase.AWAY
         guided = self.expected if self.phase is Phase.GUIDED else None
         self.ahead = guided.ahead if guided is not None else ()
         self.idle = guided is not None and guided.obeyed is not None and not guided.obeyed.triggers

@@ -48,6 +48,8 @@ class Dropping:
 
     def forward(self, on: bool) -> None:
         """Record calls from now on if ``on``, outside of backward passes; else only call ``before_write``."""
+        if self.recorder.unfit:
+            self.recorder.leave()
         self.recorder.on = on and torch._C._current_graph_task_id() == -1
 
     def _lineage(self, item: Item, drop: bool) -> Any:

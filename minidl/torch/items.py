@@ -27,18 +27,19 @@ class Item:
     """The contents of a storage as autograd saved them: on the device, on the host, or dropped.
 
     forget: called with the item when no ``Handle`` and no ``Hold`` refers to it any more.
-    version: the saved tensor's version counter, which PyTorch raises at each write in place.
+    counter: a tensor without bytes that has the version counter of the saved tensor, which PyTorch raises at each write
+    in place. version: what it counted when the tensor was saved.
     """
 
-    __slots__ = ("__weakref__", "address", "alive", "copy", "device", "forget", "handles", "nbytes", "storage",
-                 "tensor_id", "value", "version")
+    __slots__ = ("__weakref__", "address", "alive", "copy", "counter", "device", "forget", "handles", "nbytes",
+                 "storage", "tensor_id", "value", "version")
 
-    def __init__(self, storage: Any, version: int, forget: Callable[[Item], None]) -> None:
+    def __init__(self, storage: Any, counter: torch.Tensor, forget: Callable[[Item], None]) -> None:
         self.forget = forget
+        self.counter, self.version = counter, counter._version
         self.nbytes: int = storage.nbytes()
         self.address: int = storage._cdata
         self.device = storage.device
-        self.version = version
         self.storage: Any = storage  # a strong reference; None once released
         self.alive = weakref.ref(storage)
         self.copy: Copy | None = None
@@ -99,14 +100,24 @@ class Handle(Hold):
 
 class Kept:
     """The object that autograd keeps in place of a tensor that stays on the device.
-    version: the tensor's version counter when it was saved."""
+    version: the tensor's version counter when it was saved; number: its number among the saved tensors of the step."""
 
-    __slots__ = ("__weakref__", "handle", "tensor", "version")
+    __slots__ = ("__weakref__", "handle", "number", "tensor", "version")
 
-    def __init__(self, tensor: torch.Tensor, version: int) -> None:
-        self.tensor: torch.Tensor | None = tensor
-        self.version = version
-        self.handle: Handle | None = None  # set when a retreat evicts the tensor
+    def __init__(self, tensor: torch.Tensor, number: int) -> None:
+        # Detached: a tensor with its node would be in a reference cycle with autograd's graph.
+        self.tensor: torch.Tensor | None = tensor if tensor.is_leaf else tensor.detach()
+        self.version, self.number = tensor._version, number
+        self.handle: Handle | None = None  # set when the tensor is evicted later
+
+
+def share_counter(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if two tensors have one version counter, so that a write to either raises the version of both.
+    Tensors of one storage may have several, for instance the results of ``unsafe_chunk``."""
+    version = other._version
+    with torch.autograd.grad_mode._unsafe_preserve_version_counter(one):
+        torch.autograd.graph.increment_version(one)
+        return other._version != version
 
 
 def check(tensor: torch.Tensor, version: int) -> None:

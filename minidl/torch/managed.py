@@ -172,6 +172,8 @@ class managed:  # noqa: N801 # programs call it like a function
         phase, self.recorder.on, self.recorder.lineage = self.course.phase, False, False
         expected = self.course.expected
         known = self.course.end(packs)
+        if phase is Phase.MEASURED:
+            known.unfit = self.recorder.unfit
         self._report.stepped(phase, seconds, self.saved, known)
         try:
             self.allowance.run_seconds += seconds
@@ -207,7 +209,7 @@ class managed:  # noqa: N801 # programs call it like a function
     def report(self) -> Report:
         """Return the numbers so far, such as bytes copied, steps run and seconds per step."""
         return self._report.now(self.backend, self.dropping.replay.calls, self.course, self.states.moved_bytes,
-                                self.planner.remark)
+                                self.planner.remark or self.course.remark)
 
     def fit(self, shares: Sequence[float] = SHARES) -> Fit:
         """Return the step's floor with its parts, its unmanaged peak, and its predicted speed in budgets between these.

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils import _python_dispatch as modes
 
+from minidl.torch.eligible import is_foreign
 from minidl.torch.lineage import Value, frozen
 from minidl.torch.schemas import schema_of, tensors_in, written_by
 
@@ -41,6 +42,7 @@ class Recorder(modes.TorchDispatchMode):
     only      the calls whose lineage is kept, by their numbers in the step; None: all calls.
     allocator  the module that counts the bytes in use (``torch.cuda``); None: workspaces count as 0 bytes.
     spent     seconds that recording has taken in this step, without the calls themselves; order: calls in it so far.
+    unfit     the name of a call in this step whose gradient has other bits under a dispatch mode; "": there is none.
     before_write  called with a value that no recorded call made and a replay may read, before it is overwritten.
     """
 
@@ -54,6 +56,8 @@ class Recorder(modes.TorchDispatchMode):
         self.order = 0
         self.only: frozenset[int] | None = None
         self.spent = 0.0
+        self.unfit = ""
+        self._died: list[Value] | None = None  # while a call runs: the values that ended in it
         # Address of a storage -> the storage, and the value that it contains.
         self._holds: dict[int, tuple[weakref.ref[Any], Callable[[], Value | None]]] = {}
         self._placed = False
@@ -84,7 +88,7 @@ class Recorder(modes.TorchDispatchMode):
     def begin(self, lasting: Iterable[torch.Tensor] = ()) -> list[Value]:
         """Begin a step: forget all values, and return new ones for ``lasting``, tensors that exist before the step."""
         self._holds.clear()
-        self.order, self.spent = 0, 0.0
+        self.order, self.spent, self.unfit = 0, 0.0, ""
         return [self.value_of(tensor) for tensor in lasting if self.sees(tensor)]
 
     # Values ----------------------------------------------------------------------------------------------------------
@@ -125,7 +129,9 @@ class Recorder(modes.TorchDispatchMode):
         if value is None:
             return
         value.storage = None
-        if self.on and self.listener is not None:
+        if self._died is not None:
+            self._died.append(value)
+        elif self.on and self.listener is not None:
             self.listener.died(value)
 
     # Calls -----------------------------------------------------------------------------------------------------------
@@ -140,6 +146,8 @@ class Recorder(modes.TorchDispatchMode):
         schema = schema_of(func)
         if schema.view:
             return func(*args, **kwargs)
+        if schema.other_gradient(args):
+            self.unfit = schema.name
         entered = self.clock()
         written = [t for t in written_by(schema, args, kwargs) if self.sees(t)]
         self.order += 1
@@ -151,12 +159,18 @@ class Recorder(modes.TorchDispatchMode):
         scratch = {id(args[n]) for n in schema.statistics(args)}
         operands = [t for t in tensors_in(args, kwargs) if self.sees(t) and id(t) not in scratch]
         reads = list({id(v): v for v in map(self.value_of, operands)}.values())
-        again = schema.again_on(self.device_type)
+        # A replay would not notice what others write. A parameter's gradient would be wrong without minidl, too.
+        again = schema.again_on(self.device_type) and not any(
+            is_foreign(t.untyped_storage()) and not t.requires_grad for t in operands)
         call = frozen(self, schema, func, args, kwargs, written) if self.lineage and again else None
         if self.allocator is not None:
             self.allocator.reset_peak_memory_stats()
         began = self.clock()
-        result = func(*args, **kwargs)
+        self._died = []
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            died, self._died = self._died, None
         seconds = self.clock() - began
         workspace = 0
         if self.allocator is not None:
@@ -169,6 +183,8 @@ class Recorder(modes.TorchDispatchMode):
             told = self._changed_beside(changed, [t for t in written if id(t) in scratch])
             self.listener.called(schema.name, reads, made, told, seconds, again and all(old.fresh for old, _ in told),
                                  workspace)
+            for value in died:
+                self.listener.died(value)
         self.spent += self.clock() - entered - seconds
         return result
 

@@ -15,9 +15,8 @@ import torch
 
 from minidl.plan.plan import Action
 from minidl.torch.backends import Backend, quiet
-from minidl.torch.items import STAY, SWAP, Decision, Guide, Handle, Item, Kept, Watch, check
-
-LEAST_BYTES = 4096  # smaller storages stay: there are many, and they hold few bytes
+from minidl.torch.eligible import Eligible
+from minidl.torch.items import STAY, SWAP, Decision, Guide, Handle, Item, Kept, Watch, check, share_counter
 
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # the number of dispatch modes now
 
@@ -35,7 +34,8 @@ class Saved:
     """
 
     def __init__(self, backend: Backend, device_type: str, guide: Guide) -> None:
-        self.backend, self.device_type, self.guide = backend, device_type, guide
+        self.backend, self.guide = backend, guide
+        self.manages = Eligible(device_type)
         self.watch: Watch | None = None
         self.lineage: Callable[[Item, bool], Any] | None = None
         self.recompute: Callable[[Item], Any] | None = None
@@ -52,7 +52,7 @@ class Saved:
         self._items: dict[int, weakref.ref[Item]] = {}  # by the address of the storage
         self._by_tensor: dict[int, weakref.ref[Item]] = {}
         self._kept: list[weakref.ref[Kept]] = []
-        self._device: torch.device | None = None  # of the tensor managed last
+        self._unfilled: deque[tuple[int, weakref.ref[Kept], Decision]] = deque()  # the oldest first
         self._empty: dict[torch.dtype, torch.Tensor] = {}
 
     def begin(self) -> None:
@@ -64,43 +64,30 @@ class Saved:
             self.idle = self.guide.idle and self.watch is None
             self._items = {at: ref for at, ref in self._items.items() if ref() is not None}
             self._by_tensor, self._kept = {}, []
-
-    def manages(self, tensor: torch.Tensor) -> bool:
-        """Return True if a tensor may be evicted: ordinary, on the device, large enough, no parameter or view of one.
-        Ordinary: not sparse, not quantized, of no subclass of Tensor. Large enough: 4,096 bytes of storage or more."""
-        if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_quantized or (
-                tensor._is_zerotensor()):  # zeros without any bytes
-            return False
-        device = tensor.device
-        if device != self._device:  # equal devices: comparing names would take five times as long
-            if device.type != self.device_type:
-                return False
-            self._device = device
-        of = tensor._base
-        if of is None:
-            of = tensor
-        return not (of.is_leaf and of.requires_grad) and tensor.untyped_storage().nbytes() >= LEAST_BYTES
+            self._unfilled.clear()
 
     # Forward ---------------------------------------------------------------------------------------------------------
     def pack(self, tensor: torch.Tensor) -> Kept | Handle:
         """The pack hook: return the object that autograd keeps in place of a tensor that it saves."""
         number, ahead = self.packs, self.guide.ahead
+        if self._unfilled and self._unfilled[0][0] < number:
+            self._evict_filled(number)
         if number < len(ahead) and ahead[number][0] == (tensor.shape, tensor.dtype):  # as planned, hundreds a step
             self.packs = number + 1
             if self.forward is not None:
                 self.forward(True)
             decision = ahead[number][1]
             if decision is STAY or not self.manages(tensor):
-                kept = Kept(tensor if tensor.is_leaf else tensor.detach(), tensor._version)  # as ``_stays``
+                kept = Kept(tensor, number + 1)
                 self._kept.append(weakref.ref(kept))
                 return kept
             with self.lock:
                 if self._gone:
                     self._let_go()
                 if not _modes():
-                    return Handle(self._item(tensor, decision), tensor, self._alias(tensor))
+                    return self._evicted(tensor, decision)
                 with quiet():
-                    return Handle(self._item(tensor, decision), tensor, self._alias(tensor))
+                    return self._evicted(tensor, decision)
         if self.before is not None and torch._C._current_graph_task_id() == -1:
             self.before()
         if self.early is not None:
@@ -117,29 +104,51 @@ class Saved:
                 self.forward(True)
             # ``manages`` comes before ``quiet``, since tensor subclasses answer through their dispatch.
             if decision.action is None or not self.manages(tensor):
-                return self._stays(tensor)
+                kept = Kept(tensor, self.packs)
+                self._kept.append(weakref.ref(kept))
+                return kept
             with quiet():
-                item = self._item(tensor, decision)
-                if self.watch is not None:
-                    self.watch.saved(self.packs, item)
-                return Handle(item, tensor, self._alias(tensor))
+                return self._evicted(tensor, decision)
 
-    def _stays(self, tensor: torch.Tensor) -> Kept:
-        # Detached: a tensor with its node would be in a reference cycle with autograd's graph.
-        kept = Kept(tensor if tensor.is_leaf else tensor.detach(), tensor._version)
-        self._kept.append(weakref.ref(kept))
-        return kept
+    def _evicted(self, tensor: torch.Tensor, decision: Decision) -> Kept | Handle:
+        if tensor._version == 0 and tensor.is_leaf:
+            # The call that saves a tensor may still have to fill it, as ``rrelu`` does with its noise. Such a call
+            # saves at most one tensor more before it runs.
+            kept = Kept(tensor, self.packs)
+            self._unfilled.append((self.packs, weakref.ref(kept), decision))
+            return kept
+        return self._handle(tensor, decision, self.packs)
 
-    def _item(self, tensor: torch.Tensor, decision: Decision) -> Item:
-        storage, version = tensor.untyped_storage(), tensor._version
+    def _handle(self, tensor: torch.Tensor, decision: Decision, number: int) -> Handle:
+        alias = self._alias(tensor)
+        item = self._item(tensor, alias, decision)
+        if self.watch is not None:
+            self.watch.saved(number, item)
+        return Handle(item, tensor, alias)
+
+    def _evict_filled(self, before: int) -> None:
+        """Evict the tensors that waited for the end of the call that saved them: those whose numbers are smaller."""
+        with self.lock, quiet():
+            while self._unfilled and self._unfilled[0][0] < before:
+                _, ref, decision = self._unfilled.popleft()
+                self._evict_kept(ref(), decision)
+
+    def _evict_kept(self, kept: Kept | None, decision: Decision) -> None:
+        tensor = kept.tensor if kept is not None else None
+        if kept is not None and tensor is not None and self.manages(tensor) and tensor._version == kept.version:
+            kept.handle, kept.tensor = self._handle(tensor, decision, kept.number), None
+
+    def _item(self, tensor: torch.Tensor, alias: torch.Tensor, decision: Decision) -> Item:
+        storage = tensor.untyped_storage()
         address = storage._cdata
         known = self._items.get(address)
         item = known() if known is not None else None
         # Addresses and versions recur once a storage is gone.
         alive = item.alive() if item is not None else None
-        if item is not None and item.version == version and alive is not None and alive._cdata == address:
+        if item is not None and item.version == alias._version and alive is not None and alive._cdata == address and (
+                share_counter(item.counter, alias)):
             return item
-        item = Item(storage, version, self.forget)
+        item = Item(storage, alias, self.forget)
         self._items[address] = ref = weakref.ref(item)
         if decision.tensor_id is not None:
             item.tensor_id = decision.tensor_id
@@ -170,17 +179,18 @@ class Saved:
             self.retreating()
         for ref in self._kept:
             kept = ref()
-            tensor = kept.tensor if kept is not None else None
-            if kept is None or tensor is None or not self.manages(tensor) or tensor._version != kept.version:
+            if kept is not None and kept.number + 1 >= self.packs:
+                self._unfilled.append((kept.number, ref, SWAP))
                 continue
             with quiet():
-                item = self._item(tensor, SWAP)
-                kept.handle, kept.tensor = Handle(item, tensor, self._alias(tensor)), None
+                self._evict_kept(kept, SWAP)
         self._kept = []
 
     # Backward --------------------------------------------------------------------------------------------------------
     def unpack(self, kept: Kept | Handle) -> torch.Tensor:
         """The unpack hook: return the tensor that was saved as ``kept``. Raises RuntimeError if it was overwritten."""
+        if self._unfilled:
+            self._evict_filled(self.packs + 1)
         if type(kept) is Kept and self.idle and kept.tensor is not None:
             self.unpacks += 1
             if self.forward is not None:

@@ -32,6 +32,8 @@ UNORDERED = frozenset({
     "aten::scatter_reduce_", "aten::bincount", "aten::histc", "aten::cumsum", "aten::median", "aten::kthvalue",
 })
 NAMESPACES = ("aten", "prims")
+# Operation -> position of the argument whose gradient PyTorch computes by another formula under a dispatch mode.
+OTHER_GRADIENTS = {"aten::prod": 0, "aten::masked_fill": 2, "aten::masked_fill_": 2}
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,13 @@ class Schema:
     def again_on(self, device_type: str) -> bool:
         """True if equal arguments give bit-for-bit equal results on this type of device ("cpu" or "cuda")."""
         return self.again and (device_type == "cpu" or self.name not in UNORDERED)
+
+    def other_gradient(self, args: tuple[Any, ...]) -> bool:
+        """True if a gradient of this call has other bits when a dispatch mode is on in the backward pass."""
+        position = OTHER_GRADIENTS.get(self.name)
+        if position is None or not torch.is_grad_enabled():
+            return False
+        return any(tensor.requires_grad for tensor in tensors_in(args[position:position + 1]))
 
     def statistics(self, args: tuple[Any, ...]) -> tuple[int, ...]:
         """Return the positions of arguments that this call writes and whose old values do not affect its results."""

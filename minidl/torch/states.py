@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from minidl.torch.backends import Backend, Copy, on_host, quiet
+from minidl.torch.eligible import LEAST_BYTES
 from minidl.torch.optimizers import Part, closure_then, parts_of, state_of, step_in_parts
-from minidl.torch.saved import LEAST_BYTES
 
 
 class Waiting:

@@ -234,11 +234,18 @@ class Observer:
             notes.know(kind, tensors)
         self.notes = self.recorder.listener = self.saved.watch = notes
         self.states.brought = notes.brought
+        self.saved.forward = self._between
         self.recorder.on = True
+
+    def _between(self, _: bool) -> None:
+        """Stop recording, between two calls, a step whose gradients would have other bits under the recorder."""
+        if self.recorder.unfit:
+            self.recorder.leave()
+            self.end()
 
     def end(self) -> None:
         """Stop recording, and forget the notes of the step."""
-        self.notes = self.recorder.listener = self.saved.watch = self.states.brought = None
+        self.notes = self.recorder.listener = self.saved.watch = self.states.brought = self.saved.forward = None
         self.origins.leave()
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:

@@ -1,0 +1,105 @@
+"""PyTorch's own samples of its functions show of which calls a gradient has other bits under a dispatch mode."""
+
+import warnings
+import zlib
+from unittest import mock
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from bench.support import opinfo  # noqa: E402
+from minidl.torch import schemas  # noqa: E402
+from minidl.torch.schemas import schema_of, tensors_in  # noqa: E402
+
+PARTS = 24  # of all functions; one of them is a default test
+
+
+class Passing(TorchDispatchMode):
+    """Passes every call on; ``unfit`` if one of them is said to have another gradient."""
+
+    unfit = False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.unfit = self.unfit or schema_of(func).other_gradient(args)
+        return func(*args, **kwargs or {})
+
+
+def bits(tensors):
+    """The bytes of tensors; None for each of another layout."""
+    return [t.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+            if t is not None and t.layout is torch.strided and t.numel() else None for t in tensors]
+
+
+def copied(value):
+    """A copy of a sample's argument, with tensors that are leaves of their own."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    return type(value)(map(copied, value)) if type(value) in (list, tuple) else value
+
+
+def gradients(op, sample, *, watched):
+    """The bits of results and gradients of a sample; None if the mode knows of a call with another gradient."""
+    torch.manual_seed(0)
+    first, args, kwargs = copied(sample.input), copied(sample.args), {k: copied(v) for k, v in sample.kwargs.items()}
+    mode = Passing()
+    if watched:
+        with mode:
+            out = op(first, *args, **kwargs)
+        if mode.unfit:
+            return None
+    else:
+        out = op(first, *args, **kwargs)
+    asked = [t for t in tensors_in(out if isinstance(out, (tuple, list)) else (out,)) if t.requires_grad]
+    flat = [first, *args, *kwargs.values()] if isinstance(first, torch.Tensor) else [*first, *args, *kwargs.values()]
+    leaves = [t for t in tensors_in(flat) if t.requires_grad]
+    if not asked or not leaves:
+        return []
+    given = [torch.randn(t.shape, dtype=torch.float64).to(t.dtype) for t in asked]
+    if watched:
+        with mode:
+            return bits(torch.autograd.grad(asked, leaves, given, allow_unused=True))
+    return bits(torch.autograd.grad(asked, leaves, given, allow_unused=True))
+
+
+def others(chosen, most):
+    """The names of the chosen functions with another gradient, and the number of gradients that were compared."""
+    found, compared = set(), 0
+    for op in chosen:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                samples = list(zip(op.sample_inputs("cpu", torch.float32, requires_grad=True), range(most),
+                                   strict=False))
+            except Exception:  # no samples of this type
+                continue
+            for sample, _ in samples:
+                try:
+                    plain, again = (gradients(op, sample, watched=False) for _ in range(2))
+                    if plain != again or not plain:
+                        continue  # uninitialized, or without a gradient
+                    watched = gradients(op, sample, watched=True)
+                except (RuntimeError, NotImplementedError, TypeError, ValueError):
+                    continue  # a function that runs under no mode is never recorded
+                compared += 1
+                if watched is not None and watched != plain:
+                    found.add(op.name)
+    return found, compared
+
+
+def test_what_has_another_gradient_under_a_mode_is_in_the_table():
+    chosen = [op for op in opinfo.op_db if op.name in ("prod", "masked_fill")]
+    assert others(chosen, 12)[0] == set()
+    with mock.patch.dict(schemas.OTHER_GRADIENTS, clear=True):
+        found, compared = others(chosen, 12)
+    assert found == {"prod", "masked_fill"} and compared > 15
+
+
+@pytest.mark.default(part=[0])
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_other_sample_of_a_function_has_another_gradient_under_a_mode(part):
+    found, compared = others([op for op in opinfo.op_db if zlib.crc32(op.name.encode()) % PARTS == part
+                              and op.supports_autograd and "jiterator" not in op.name], 12)
+    assert not found and compared > 20
