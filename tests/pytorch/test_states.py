@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import gc
 import io
 
@@ -199,6 +200,24 @@ def test_a_step_that_others_look_into_is_one_step(kind):
         return [*each.state(), torch.tensor(calls)]
     memory = away()
     assert same(trained(), trained(memory))
+    assert memory.report().state_bytes > 0
+
+
+@pytest.mark.parametrize("hooked", [True, False])
+def test_a_step_that_the_program_has_wrapped_is_one_step(hooked, monkeypatch):
+    """The wrapper clips all gradients by their common norm, which parts of the step would not have."""
+    made("AdamW")()  # PyTorch puts its hooks around the step as the first optimizer of a class is made
+    step = torch.optim.AdamW.step if hooked else torch.optim.AdamW.step.__wrapped__
+    clipped = []
+
+    def clipping(optimizer):
+        parameters = optimizer.param_groups[0]["params"]
+        clipped.append(len(parameters))
+        torch.nn.utils.clip_grad_norm_(parameters, 1e-4)
+        return step(optimizer)
+    monkeypatch.setattr(torch.optim.AdamW, "step", functools.wraps(step)(clipping) if hooked else clipping)
+    expected, memory = run(made("AdamW"), 4), away()
+    assert same(run(made("AdamW"), 4, memory), expected) and clipped == 8 * [4]
     assert memory.report().state_bytes > 0
 
 
