@@ -170,9 +170,9 @@ class managed:  # noqa: N801 # programs call it like a function
         Without effect if autograd has saved nothing in it. Raises BudgetTooSmall for a step that was recorded and does
         not fit."""
         self.saved.before = None
-        self.early.end()
         if not self._handles or (self.unhooked.idle if self.unhooked.bare else not self.saved.packs):
             return
+        self.early.end()
         self.unhooked.end()
         packs = self.saved.packs
         seconds = perf_counter() - self._began
