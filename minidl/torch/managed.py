@@ -51,8 +51,8 @@ class managed:  # noqa: N801 # programs call it like a function
     """Keep the device memory of the code inside within a budget of bytes, without changing its results.
 
     Use it as a context manager, as a decorator, or by ``start()`` and ``stop()``. Raises BudgetTooSmall as soon as a
-    step is known not to fit with everything evicted that can be evicted: in the first step, before an optimizer changes
-    anything, if parameters and gradients alone exceed the budget; otherwise after the second step.
+    step is known not to fit even if everything is evicted that can be: before an optimizer first changes anything, if
+    its parameters and gradients exceed the budget; otherwise when a step of this kind has been recorded.
     """
 
     def __init__(self, budget: str | int, *, policy: str | Policy = "auto", host: str | int | None = None,
