@@ -322,7 +322,7 @@ def test_a_budget_that_the_parameters_alone_exceed_is_refused_before_anything_ha
     with minidl.torch.managed(3 * 4 * WIDTH * WIDTH):
         each = each or made("SGD")()
         before = [p.detach().clone() for p in each.network.parameters()]
-        with pytest.raises(minidl.torch.BudgetTooSmall, match="before the first step there are .*s 36.0 KiB") as refused:
+        with pytest.raises(minidl.torch.BudgetTooSmall, match="before the first step .*s 36.0 KiB") as refused:
             each.loss()
     assert refused.value.parts["parameters"] == 4 * 4 * WIDTH * WIDTH
     assert all(p.equal(old) for p, old in zip(each.network.parameters(), before, strict=True))
