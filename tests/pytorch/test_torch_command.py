@@ -67,7 +67,8 @@ def test_a_command_that_makes_no_sense_is_refused_in_one_line(words, why, capfd)
 
 
 @pytest.mark.parametrize(("budget", "why"), [
-    ("20kB", "before the optimizer steps there are"), ("210kB", "with all saved tensors away this step needs")])
+    ("20kB", "before the first step there are"), ("150kB", "before the optimizer steps there are"),
+    ("210kB", "with all saved tensors away this step needs")])
 def test_a_script_that_does_not_fit_ends_with_the_reason(script, capfd, budget, why):
     assert main(["torch", "run", "--budget", budget, script, "5"]) == 2
     assert why in capfd.readouterr().err
