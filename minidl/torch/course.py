@@ -24,6 +24,7 @@ from torch.autograd import forward_ad
 from minidl.errors import UserError
 from minidl.plan.costs import Limits
 from minidl.plan.plan import Proposal
+from minidl.torch.budget import Floor
 from minidl.torch.items import RETREAT, SWAP, Decision
 from minidl.torch.planned import Obeyed
 from minidl.torch.seen import Kind, Seen
@@ -55,11 +56,13 @@ class Known:
     obeyed    its plan, by the numbers of saved tensors; proposal: the policy's answer; limits: the plan's memory
               limits.
     refused   if its budget was refused: the plan with the least memory, which no step follows.
-    next    the kind of the step that came after the latest step of this kind.
+    floor     the fewest bytes in which it can run; unmanaged_bytes: its peak if nothing is evicted; remark: the reason
+              if the policy has no plan for it, else "". As recorded last.
+    next      the kind of the step that came after the latest step of this kind.
     seconds   durations of its latest planned steps; used: the number of its latest step, of all kinds, from 1.
     late      tensor of the plan -> how often the backward pass found it evicted in the last planned step.
     trusted   number of its steps that have followed the plan since the last step that did not.
-    unfit     the call of it whose gradient has other bits in a recorded step; "": there is none known.
+    unfit     True if its gradients would have other bits in a recorded step, so that it gets no plan.
     calls     the calls of modules in it, its end the last; empty: too few for a step without hooks; None: not known.
     """
 
@@ -68,6 +71,9 @@ class Known:
     seen: Seen | None = None
     obeyed: Obeyed | None = None
     refused: Obeyed | None = None
+    floor: Floor | None = None
+    unmanaged_bytes: int = 0
+    remark: str = ""
     proposal: Proposal | None = None
     limits: Limits | None = None
     next: Known | None = None
@@ -76,7 +82,7 @@ class Known:
     late: Mapping[int, int] = field(default_factory=dict)
     ahead: Sequence[tuple[Packed, Decision]] = ()
     trusted: int = 0
-    unfit: str = ""
+    unfit: bool = False
     calls: Sequence[Called] | None = None
 
     @cached_property
@@ -196,14 +202,9 @@ class Course:
         Raises UserError, with ``what`` (the caller), if there is none."""
         planned = [known for known in self.known if known.shown is not None]
         if not planned:
-            raise UserError(f"{what} needs a recorded step: call it after the second step has ended")
+            raise UserError(f"{what} needs a recorded step, the second step of a kind: {self.steps} have ended "
+                            "(an optimizer's step ends one, or memory.step())")
         return max(planned, key=lambda known: known.used)
-
-    @property
-    def remark(self) -> str:
-        """The reason if a kind of step cannot be recorded, so that all that it saves is swapped; else ""."""
-        return next((f"PyTorch computes the gradient of {known.unfit} with other bits in a step that is recorded"
-                     for known in self.known if known.unfit), "")
 
     def _kind(self, packs: tuple[Packed, ...]) -> Known:
         found = next((known for known in self.known if known.packs == packs), None)

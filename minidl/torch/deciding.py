@@ -18,7 +18,6 @@ from minidl.torch.course import Course, Known, Phase
 from minidl.torch.optimizers import listed
 from minidl.torch.planned import obeyed, unmanaged
 from minidl.torch.planner import Planner
-from minidl.torch.reporting import Report
 from minidl.torch.seen import Seen
 from minidl.torch.states import States
 
@@ -27,10 +26,10 @@ class Deciding:
     """Makes and corrects plans. share: the fraction of the optimizers' state that stays on the device; it never rises.
     """
 
-    def __init__(self, planner: Planner, states: States, backend: Backend, limits: Limits, report: Report,
-                 allowance: Allowance) -> None:
+    def __init__(self, planner: Planner, states: States, backend: Backend, limits: Limits, allowance: Allowance
+                 ) -> None:
         self.planner, self.states, self.backend, self.limits = planner, states, backend, limits
-        self.report, self.allowance = report, allowance
+        self.allowance = allowance
         self.share = 1.0
         self._stuck = 0
         self._listed: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
@@ -44,8 +43,8 @@ class Deciding:
         """Store in ``known`` the first plan for a recorded step, which ``optimizer`` ended (None: no optimizer).
         Raises BudgetTooSmall if the step's floor is above the budget."""
         known.recorded, costs = seen, self.costs
-        floor = floor_of(seen, costs, self.limits)
-        self.report.measured(unmanaged(seen.staying(1.0).trace), floor)
+        known.floor = floor = floor_of(seen, costs, self.limits)
+        known.unmanaged_bytes = unmanaged(seen.staying(1.0).trace)
         if floor.nbytes > self.limits.device_bytes:
             known.seen, known.refused = seen, fullest(seen, costs, self.limits)
             refuse(self.limits.device_bytes, floor, states=bool(seen.states))
@@ -53,7 +52,7 @@ class Deciding:
             best = self.planner.best(seen, costs, self.limits, most=self.share,
                                      others_bytes=self.states.others_bytes(optimizer))
         self.share = best.share
-        known.seen, known.proposal, known.limits = best.seen, best.proposal, best.limits
+        known.seen, known.proposal, known.limits, known.remark = best.seen, best.proposal, best.limits, best.remark
         known.obey(best.obeyed)
 
     def correct(self, known: Known, seconds: float, stalled: float, late: Mapping[int, int]) -> None:
@@ -66,6 +65,7 @@ class Deciding:
             same = known.proposal is not None and known.proposal.plan is found.plan
             known.proposal = found
             if not same:
+                known.remark = ""
                 known.obey(obeyed(found.plan, known.seen, costs, limits, recompute=self.planner.recompute))
 
     def begin(self, course: Course, optimizer: torch.optim.Optimizer | None) -> None:
