@@ -207,7 +207,7 @@ class Recorder(modes.TorchDispatchMode):
         aside = {id(self.value_of(tensor)) for tensor in scratch}
         for old, new in changed:
             if id(new) in aside:
-                new.number = old.number
+                new.number, new.item = old.number, old.item
         return [(old, new) for old, new in changed if id(new) not in aside]
 
     def _announce(self, written: list[torch.Tensor]) -> None:
