@@ -18,6 +18,7 @@ from minidl.torch.course import Course, Known, Phase
 from minidl.torch.optimizers import listed
 from minidl.torch.planned import obeyed, unmanaged
 from minidl.torch.planner import Planner
+from minidl.torch.recorder import recordable
 from minidl.torch.reporting import Report
 from minidl.torch.seen import Seen
 from minidl.torch.states import States
@@ -32,7 +33,7 @@ class Deciding:
         self.planner, self.states, self.backend, self.limits = planner, states, backend, limits
         self.report, self.allowance = report, allowance
         self.share = 1.0
-        self._stuck = 0
+        self._stuck = self._refused = 0
         self._listed: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
 
     @property
@@ -48,7 +49,9 @@ class Deciding:
         self.report.measured(unmanaged(seen.staying(1.0).trace), floor)
         if floor.nbytes > self.limits.device_bytes:
             known.seen, known.refused = seen, fullest(seen, costs, self.limits)
-            refuse(self.limits.device_bytes, floor, states=bool(seen.states))
+            full = self.backend.host.refused > self._refused
+            refuse(self.limits.device_bytes, floor, states=bool(seen.states),
+                   full_host=self.limits.host_bytes if full else 0)
         with self.allowance.planning(exempt=True):
             best = self.planner.best(seen, costs, self.limits, most=self.share,
                                      others_bytes=self.states.others_bytes(optimizer))
@@ -80,7 +83,10 @@ class Deciding:
         if self.states.stuck != self._stuck or not steady:
             course.forget_plans()
         self._stuck = self.states.stuck
-        course.begin(steady=steady)
+        if not recordable():
+            self.planner.remark = "this PyTorch runs compiled code uncompiled in a recorded step, so none is recorded"
+        course.begin(steady=steady and recordable())
+        self._refused = self.backend.host.refused
         self._place_states(course)
 
     def _place_states(self, course: Course) -> None:
