@@ -18,7 +18,7 @@ from minidl.torch.course import Course, Known, Phase
 from minidl.torch.optimizers import listed
 from minidl.torch.planned import obeyed, unmanaged
 from minidl.torch.planner import Planner
-from minidl.torch.recorder import recordable
+from minidl.torch.recorder import compiled, recordable
 from minidl.torch.reporting import Report
 from minidl.torch.seen import Seen
 from minidl.torch.states import States
@@ -34,6 +34,7 @@ class Deciding:
         self.report, self.allowance = report, allowance
         self.share = 1.0
         self._stuck = self._refused = 0
+        self._compiled = compiled()
         self._listed: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
 
     @property
@@ -44,6 +45,8 @@ class Deciding:
     def plan(self, known: Known, seen: Seen, optimizer: torch.optim.Optimizer | None) -> None:
         """Store in ``known`` the first plan for a recorded step, which ``optimizer`` ended (None: no optimizer).
         Raises BudgetTooSmall if the step's floor is above the budget."""
+        if compiled():
+            seen = seen.swapping()  # compiled code may write what a replay would read, and the recorder does not see it
         known.recorded, costs = seen, self.costs
         floor = floor_of(seen, costs, self.limits)
         self.report.measured(unmanaged(seen.staying(1.0).trace), floor)
@@ -73,16 +76,16 @@ class Deciding:
 
     def begin(self, course: Course, optimizer: torch.optim.Optimizer | None) -> None:
         """Choose the next step's phase, after ``optimizer`` (None: no optimizer) has ended the last step.
-        Plans are void if the program now holds state that they evict, or if the lists in the optimizer's state have
-        another length than after the step before."""
+        Plans are void if the program now holds state that they evict, if the lists in the optimizer's state have
+        another length than after the step before, or if the process has its first compiled code."""
         steady = True
         if optimizer is not None:
             count = listed(optimizer)
             steady = count == self._listed.get(optimizer, 0)
             self._listed[optimizer] = count
-        if self.states.stuck != self._stuck or not steady:
+        if self.states.stuck != self._stuck or not steady or compiled() != self._compiled:
             course.forget_plans()
-        self._stuck = self.states.stuck
+        self._stuck, self._compiled = self.states.stuck, compiled()
         if not recordable():
             self.planner.remark = "this PyTorch runs compiled code uncompiled in a recorded step, so none is recorded"
         course.begin(steady=steady and recordable())
