@@ -187,34 +187,36 @@ class Immediate:
 class HostPool:
     """Buffers of host memory, which are kept for reuse when they are given back.
 
+    Buffers in use and kept ones together take at most what was in use at once, ``most``: a program whose lengths change
+    from step to step needs other sizes all the time.
+
     capacity  the largest number of bytes that buffers in use may have together.
     used      bytes of the buffers in use; most: the peak of ``used`` so far.
+    refused   how many buffers the capacity has not allowed so far.
     """
 
     def __init__(self, capacity: int, allocate: Callable[[int], Any]) -> None:
         """Make an empty pool. allocate: called with a number of bytes, returns a new buffer of that size."""
         self.capacity = capacity
-        self.used = self.most = 0
+        self.used = self.most = self.refused = 0
         self._allocate = allocate
-        self._free: dict[int, list[Any]] = {}
+        self._free: dict[int, list[Any]] = {}  # by size; no list is empty
         self._kept = 0  # bytes of the free buffers
 
     def take(self, nbytes: int) -> Any | None:
         """Return a buffer of exactly ``nbytes`` bytes; None if the capacity does not allow it."""
-        if self.used + nbytes > self.capacity:
+        used = self.used + nbytes
+        if used > self.capacity:
+            self.refused += 1
             return None
-        free = self._free.get(nbytes)
-        if free:
-            self._kept -= nbytes
-            buffer = free.pop()
+        most = max(self.most, used)
+        if nbytes in self._free:
+            buffer = self._pop(nbytes)
         else:
-            # Used and free buffers together stay within the capacity, so free ones of other sizes go first.
-            while self.used + self._kept + nbytes > self.capacity and self._drop_one():
-                pass
+            while self._free and used + self._kept > most:
+                self._pop(next(iter(self._free)))  # of the size that has been kept longest
             buffer = self._allocate(nbytes)
-        self.used += nbytes
-        if self.used > self.most:
-            self.most = self.used
+        self.used, self.most = used, most
         return buffer
 
     def give(self, nbytes: int, buffer: Any) -> None:
@@ -234,10 +236,9 @@ class HostPool:
         """Return the unused buffers that are kept for reuse."""
         return [buffer for free in self._free.values() for buffer in free]
 
-    def _drop_one(self) -> bool:
-        for nbytes, free in self._free.items():
-            if free:
-                free.pop()
-                self._kept -= nbytes
-                return True
-        return False
+    def _pop(self, nbytes: int) -> Any:
+        free = self._free[nbytes]
+        if len(free) == 1:
+            del self._free[nbytes]
+        self._kept -= nbytes
+        return free.pop()

@@ -54,7 +54,7 @@ def floor_of(seen: Seen, costs: Costs, limits: Limits) -> Floor:
     facts = problem(seen.trace, costs)
     mode = np.full(len(facts.gap_call), SWAP, np.int64)
     during = bytes_during(facts, mode, np.full(len(mode), -1, np.int64), limits, ahead=False)
-    assert during is not None
+    assert during is not None  # nothing is replayed
     calls, most = during
     if not len(most):
         return Floor(0, "no call", {})
@@ -89,10 +89,13 @@ def _parts(seen: Seen, call: int, total: int) -> dict[str, int]:
     return {name: nbytes for name, nbytes in parts.items() if nbytes}
 
 
-def refuse(budget: int, floor: Floor, *, states: bool) -> None:
-    """Raise BudgetTooSmall, since the budget is below the floor. states: the floor has optimizer state on the host."""
+def refuse(budget: int, floor: Floor, *, states: bool, full_host: int = 0) -> None:
+    """Raise BudgetTooSmall, since the budget is below the floor. states: the floor has optimizer state on the host.
+    full_host: the bytes of the host, if they had no room for all that the recorded step sent there; else 0."""
     away = "saved tensors and the optimizer's state" if states else "saved tensors"
-    raise BudgetTooSmall(f"budget {format_bytes(budget)}: with all {away} away this step needs {floor}",
+    why = f"the host's {format_bytes(full_host)} are full, so" if full_host else f"with all {away} away"
+    given, need = _apart(budget, floor.nbytes)
+    raise BudgetTooSmall(f"budget {given}: {why} this step needs {need}, at {floor.at}: {_listed(floor.parts)}",
                          budget_bytes=budget, need_bytes=floor.nbytes, parts=floor.parts)
 
 
@@ -100,8 +103,15 @@ def refuse_early(budget: int, parts: Mapping[str, int], when: str) -> None:
     """Raise BudgetTooSmall if the bytes of ``parts`` (name -> bytes) exceed the budget. when: for the message."""
     need = sum(parts.values())
     if need > budget:
-        raise BudgetTooSmall(f"budget {format_bytes(budget)}: {when} there are {format_bytes(need)}: {_listed(parts)}",
+        given, there = _apart(budget, need)
+        raise BudgetTooSmall(f"budget {given}: {when} there are {there}: {_listed(parts)}",
                              budget_bytes=budget, need_bytes=need, parts=parts)
+
+
+def _apart(one: int, other: int) -> tuple[str, str]:
+    """Return two different sizes as different texts: in whole bytes, if they are equal when rounded."""
+    texts = format_bytes(one), format_bytes(other)
+    return texts if texts[0] != texts[1] else (f"{one} B", f"{other} B")
 
 
 def _listed(parts: Mapping[str, int]) -> str:

@@ -106,7 +106,8 @@ class Known:
 class Course:
     """The ``Guide`` that decides, by the phase of the step, about each tensor that autograd saves.
 
-    diverged  number of steps that departed from the plan that they followed.
+    diverged    number of steps that departed from the plan that they followed.
+    unrecorded  the reason if no step of this program may be recorded; "": steps may be.
     """
 
     def __init__(self) -> None:
@@ -116,7 +117,7 @@ class Course:
         self.diverged = self.steps = 0
         self._last: Known | None = None
         self._packs: list[Packed] = []
-        self._vain = 0
+        self._vain, self.unrecorded = 0, ""
         self.ahead: Sequence[tuple[Packed, Decision]] = ()
         self.idle = False
         self.left = False  # True after stop(): no step is planned
@@ -130,8 +131,8 @@ class Course:
         packed = tensor.shape, tensor.dtype
         if self.phase is not Phase.GUIDED:
             self._packs.append(packed)
-            if forward_ad._current_level >= 0:  # a dispatch mode changes the rounding of forward-mode AD
-                self._vain = MOST_VAIN
+            if forward_ad._current_level >= 0:
+                self.unrecorded = "PyTorch rounds dual numbers differently in a recorded step"
             return SWAP
         known = self.expected
         assert known is not None and known.obeyed is not None
@@ -226,7 +227,8 @@ class Course:
         elif self.expected.obeyed is not None:
             self.phase = Phase.GUIDED
         else:
-            self.phase = Phase.MEASURED if self._vain < MOST_VAIN and not self.expected.unfit else Phase.AWAY
+            never = self.expected.unfit or self.unrecorded or self._vain >= MOST_VAIN
+            self.phase = Phase.AWAY if never else Phase.MEASURED
         guided = self.expected if self.phase is Phase.GUIDED else None
         self.ahead = guided.ahead if guided is not None else ()
         self.idle = guided is not None and guided.obeyed is not None and not guided.obeyed.triggers

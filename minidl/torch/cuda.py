@@ -55,7 +55,8 @@ class Cuda:
         """Make two streams and an empty host pool of ``host_bytes`` bytes. under_way: most bytes of pending copies out.
         cuda: the module with streams and events. copy: called with (target, source) to copy on the current stream."""
         self.cuda = cuda
-        self.host = HostPool(host_bytes, PageLocked(cuda, host_bytes).take)
+        self._pages = PageLocked(cuda, host_bytes)
+        self.host = HostPool(host_bytes, self._cut)
         self.traffic = Traffic()
         self.waiting = set(Wait)
         self._most = under_way
@@ -124,6 +125,12 @@ class Cuda:
         self._leaving.clear()
         self._leaving_bytes = 0
         self._look()
+
+    def _cut(self, nbytes: int) -> Any:
+        """Return a new host buffer. Copies in may still read the buffers from which its bytes are cut."""
+        buffer = self._pages.take(nbytes)
+        self._used[buffer.data_ptr()] = self._event(self._in)
+        return buffer
 
     # Order -----------------------------------------------------------------------------------------------------------
     def _wait(self, why: Wait, stream: Any, event: Any) -> None:

@@ -18,6 +18,7 @@ from minidl.torch.course import Course, Known, Phase
 from minidl.torch.optimizers import listed
 from minidl.torch.planned import obeyed, unmanaged
 from minidl.torch.planner import Planner
+from minidl.torch.recorder import compiled, recordable
 from minidl.torch.seen import Seen
 from minidl.torch.states import States
 
@@ -31,7 +32,8 @@ class Deciding:
         self.planner, self.states, self.backend, self.limits = planner, states, backend, limits
         self.allowance = allowance
         self.share = 1.0
-        self._stuck = 0
+        self._stuck = self._refused = 0
+        self._compiled = compiled()
         self._listed: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
 
     @property
@@ -42,12 +44,16 @@ class Deciding:
     def plan(self, known: Known, seen: Seen, optimizer: torch.optim.Optimizer | None) -> None:
         """Store in ``known`` the first plan for a recorded step, which ``optimizer`` ended (None: no optimizer).
         Raises BudgetTooSmall if the step's floor is above the budget."""
+        if compiled():
+            seen = seen.swapping()  # compiled code may write what a replay would read, and the recorder does not see it
         known.recorded, costs = seen, self.costs
         known.floor = floor = floor_of(seen, costs, self.limits)
         known.unmanaged_bytes = unmanaged(seen.staying(1.0).trace)
         if floor.nbytes > self.limits.device_bytes:
             known.seen, known.refused = seen, fullest(seen, costs, self.limits)
-            refuse(self.limits.device_bytes, floor, states=bool(seen.states))
+            full = self.backend.host.refused > self._refused
+            refuse(self.limits.device_bytes, floor, states=bool(seen.states),
+                   full_host=self.limits.host_bytes if full else 0)
         with self.allowance.planning(exempt=True):
             best = self.planner.best(seen, costs, self.limits, most=self.share,
                                      others_bytes=self.states.others_bytes(optimizer))
@@ -70,17 +76,20 @@ class Deciding:
 
     def begin(self, course: Course, optimizer: torch.optim.Optimizer | None) -> None:
         """Choose the next step's phase, after ``optimizer`` (None: no optimizer) has ended the last step.
-        Plans are void if the program now holds state that they evict, or if the lists in the optimizer's state have
-        another length than after the step before."""
+        Plans are void if the program now holds state that they evict, if the lists in the optimizer's state have
+        another length than after the step before, or if the process has its first compiled code."""
         steady = True
         if optimizer is not None:
             count = listed(optimizer)
             steady = count == self._listed.get(optimizer, 0)
             self._listed[optimizer] = count
-        if self.states.stuck != self._stuck or not steady:
+        if self.states.stuck != self._stuck or not steady or compiled() != self._compiled:
             course.forget_plans()
-        self._stuck = self.states.stuck
+        self._stuck, self._compiled = self.states.stuck, compiled()
+        if not recordable():
+            course.unrecorded = "this PyTorch runs compiled code uncompiled in a recorded step"
         course.begin(steady=steady)
+        self._refused = self.backend.host.refused
         self._place_states(course)
 
     def _place_states(self, course: Course) -> None:

@@ -58,15 +58,15 @@ class managed:  # noqa: N801 # programs call it like a function
     def __init__(self, budget: str | int, *, policy: str | Policy = "auto", host: str | int | None = None,
                  device: str | None = None, recompute: bool = True, states: bool = True,
                  backend: Backend | None = None) -> None:
-        """Prepare the management that ``start()`` begins. Raises UserError for a bad size or an unknown policy.
+        """Prepare the management that ``start()`` begins. Raises UserError for a bad size, device or policy.
         policy: a name or a Policy. budget, host: bytes on the device, and bytes of the host for copies (None: no
-        limit). device: the type of the managed tensors (None: ``cuda`` if there is one, else ``cpu``). recompute: plans
-        may drop tensors that can be recomputed. states: the optimizer's state may be on the host between steps.
-        backend: makes the copies (None: the one for the device)."""
+        limit). device: the type of the managed tensors, "cuda" or "cpu" (None: ``cuda`` if there is one, else ``cpu``).
+        recompute: plans may drop tensors that can be recomputed. states: the optimizer's state may be on the host
+        between steps. backend: makes the copies (None: the one for the device)."""
         self.budget = size_of("budget", budget)
         host_bytes = ENDLESS if host is None else size_of("host", host)
         self.limits = Limits(self.budget, host_bytes, addresses=False)
-        device_type = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        device_type = _device_type(device)
         self.backend: Backend = backend or (Cuda if device_type == "cuda" else Immediate)(host_bytes)
         self.course = Course()
         self.saved = Saved(self.backend, device_type, self.course)
@@ -247,6 +247,16 @@ class managed:  # noqa: N801 # programs call it like a function
         Its addresses are computed from lifetimes, since those of PyTorch's allocator are not known. As ``save_trace``
         otherwise."""
         write_page(path, [pack(drawn(self.course.latest("page()"), self.deciding.costs, self.budget))], force=force)
+
+
+def _device_type(device: str | None) -> str:
+    there = torch.cuda.is_available()
+    name = ("cuda" if there else "cpu") if device is None else str(device)
+    if name not in ("cpu", "cuda"):
+        raise UserError(f"device is 'cuda' or 'cpu', for all devices of this type, not {name!r}")
+    if name == "cuda" and not there:
+        raise UserError("device 'cuda': PyTorch finds no GPU (torch.cuda.is_available() is False)")
+    return name
 
 
 def _when_done() -> float:

@@ -29,6 +29,11 @@ class Meter(TorchDispatchMode):
         for tensor in known:
             self.see(tensor)
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """True: code of ``torch.compile`` runs compiled under a meter, which does not count the storages within it."""
+        return True
+
     def see(self, tensor: torch.Tensor) -> None:
         """Count the bytes of a tensor's storage, if it is on the meter's device, until the storage is freed."""
         if tensor.layout is not torch.strided or tensor.device.type != self.device_type:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.modules import module as hooks
 
+from minidl.torch.recorder import compiled
+
 PASSED = (str(Path(torch.__file__).parent), str(Path(__file__).parent))  # folders whose lines are skipped
 MOST_FRAMES = 100
 
@@ -40,7 +42,7 @@ class Origins:
     def enter(self) -> None:
         """Forget the last step's calls, and begin to observe the modules' forward passes."""
         self._stack, self._of = [], {}
-        if not self._handles:
+        if not self._handles and not compiled():  # hooks on modules would make the code of modules compile again
             self._handles = [hooks.register_module_forward_pre_hook(self._into),
                              hooks.register_module_forward_hook(self._out_of, always_call=True)]
 

@@ -102,7 +102,8 @@ def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *
     while True:
         during = bytes_during(facts, mode, prefetch_at, limits, ahead=ahead)
         if during is None:  # a dropped tensor cannot be recomputed
-            mode[mode != KEEP] = SWAP
+            assert (mode == DROP).any()
+            mode[mode == DROP] = SWAP
             continue
         steps, most = during
         worst = int(np.argmax(most))

@@ -7,6 +7,7 @@ The mode is at the bottom of the stack of modes, so that modes which a program e
 While recording is off it passes every call on. It decides nothing and moves nothing.
 """
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,6 +20,8 @@ from minidl.torch.eligible import is_foreign
 from minidl.torch.lineage import Value, frozen
 from minidl.torch.schemas import schema_of, tensors_in, written_by
 
+# False in older versions of PyTorch, where compiled code runs uncompiled under any mode.
+BESIDE_COMPILED = hasattr(modes.TorchDispatchMode, "ignore_compile_internals")
 PASSED_THROUGH = ("FakeTensor", "FunctionalTensor")  # tensors without values, while a compiler traces
 
 
@@ -61,6 +64,12 @@ class Recorder(modes.TorchDispatchMode):
         # Address of a storage -> the storage, and the value that it contains.
         self._holds: dict[int, tuple[weakref.ref[Any], Callable[[], Value | None]]] = {}
         self._placed = False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """True: code of ``torch.compile`` runs compiled under this mode, which does not see the calls in it.
+        Otherwise it would run uncompiled, with other bits."""
+        return True
 
     # On the stack of modes -------------------------------------------------------------------------------------------
     def enter(self) -> None:
@@ -223,7 +232,7 @@ class Recorder(modes.TorchDispatchMode):
         aside = {id(self.value_of(tensor)) for tensor in scratch}
         for old, new in changed:
             if id(new) in aside:
-                new.number = old.number
+                new.number, new.item = old.number, old.item
         return [(old, new) for old, new in changed if id(new) not in aside]
 
     def _announce(self, written: list[torch.Tensor]) -> None:
@@ -243,6 +252,17 @@ class Recorder(modes.TorchDispatchMode):
             value = known[1]() if known is not None else None
             if value is not None:
                 value.storage = None
+
+
+def compiled() -> bool:
+    """True if ``torch.compile`` has compiled code in this process."""
+    compiler = sys.modules.get("torch._dynamo.convert_frame")
+    return compiler is not None and bool(getattr(compiler, "FRAME_COUNTER", 1))
+
+
+def recordable() -> bool:
+    """True if a recorded step has the bits of any other: no compiled code, or a PyTorch that runs it under modes."""
+    return BESIDE_COMPILED or not compiled()
 
 
 def _has_own_dispatch(kind: Any) -> bool:

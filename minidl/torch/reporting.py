@@ -82,7 +82,7 @@ class Report:
                        state_bytes=state_bytes, unmanaged_bytes=max((k.unmanaged_bytes for k in known), default=0),
                        floor=max(floors, key=lambda floor: floor.nbytes, default=None),
                        planned_bytes=max((plan.peak_bytes for plan in plans), default=0),
-                       remark=next((k.remark for k in known if k.remark), ""),
+                       remark=next((k.remark for k in known if k.remark), course.unrecorded),
                        steps=dict(self.steps), seconds={phase: median(took) for phase, took in self._took.items()})
 
     def __str__(self) -> str:

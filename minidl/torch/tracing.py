@@ -73,8 +73,9 @@ class Notes:
         return number
 
     def _id(self, value: Value) -> TensorId:
-        """Return the tensor id of a value; a value without an id gets a new one, and a ``given`` marker."""
-        if value.number is None or value.number not in self.bytes:
+        """Return the tensor id of a value; a value without an id gets a new one, and a ``given`` marker.
+        So does a value whose tensor has ended: its bytes came back in a second storage."""
+        if value.number is None or value.number not in self.bytes or value.number in self.ended:
             number = self._new(value)
             self.given[number] = len(self.calls)
             self.calls.append(Note(GIVEN, outputs=[number]))
@@ -102,6 +103,12 @@ class Notes:
                     order=self.recorder.order, workspace=workspace, origin=self.origins.now())
         note.outputs = [self._new(value) for value in made]
         for old, new in written:
+            if _is_away(old):
+                # Autograd has yet to read what this call overwrites: tensors of one storage may have several version
+                # counters. The copy of the old bytes comes back in another storage.
+                self.let_go.setdefault(self._id(old), len(self.calls))
+                note.outputs.append(self._new(new))
+                continue
             if not old.fresh:
                 new.number = self._id(old)
                 note.writes.append(new.number)
@@ -122,8 +129,9 @@ class Notes:
         number = value.number
         if number is None or number not in self.bytes:
             return
-        if item is not None and item.handles and item.storage is None and number not in self.let_go:
-            self.let_go[number] = self._mark(LET_GO, number)
+        if _is_away(value):
+            if number not in self.let_go:
+                self.let_go[number] = self._mark(LET_GO, number)
         elif item is None or not item.handles:
             self._end(number)
 
@@ -205,6 +213,12 @@ class Notes:
         written = {number: n for n, note in enumerate(self.calls[:last]) for number in note.writes}
         for n, note in enumerate(self.calls[:last]):
             note.again = note.again and not any(n < written.get(number, -1) for number in note.inputs)
+
+
+def _is_away(value: Value) -> bool:
+    """True if autograd has saved a value, but does not hold the storage that contains the value."""
+    item = value.item() if value.item is not None else None
+    return item is not None and item.handles > 0 and item.storage is None
 
 
 def _call(note: Note) -> TraceCall:

@@ -9,7 +9,6 @@ hooks come back, and they are given to the tensors that were saved without them.
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from threading import get_ident
@@ -20,6 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from minidl.torch.course import Called, Course, Known, Phase
+from minidl.torch.recorder import compiled
 from minidl.torch.saved import Saved
 
 TRUSTED = 4      # equal steps in a row before the hooks come off
@@ -96,7 +96,7 @@ class Unhooked:
 
     def _may(self, known: Known) -> bool:
         obeyed = known.obeyed
-        return not (self.never or _top is None or not LEGIBLE or _compiled()) and (
+        return not (self.never or _top is None or not LEGIBLE or compiled()) and (
             obeyed is not None and not obeyed.decisions and ROOM * obeyed.peak_bytes <= self.budget)
 
     @property
@@ -156,12 +156,6 @@ class Unhooked:
             self.course.astray()
             self.saved.retreat()
             hook_saved(self.saved.manages, self.saved.pack, self.saved.unpack)
-
-
-def _compiled() -> bool:
-    """True if ``torch.compile`` has compiled code in this process, which hooks on modules would disturb."""
-    compiler = sys.modules.get("torch._dynamo.convert_frame")
-    return compiler is not None and bool(getattr(compiler, "FRAME_COUNTER", 1))
 
 
 RAW = "_raw_saved_"

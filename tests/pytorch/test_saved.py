@@ -160,24 +160,6 @@ def test_managing_within_managing_leaves_it_to_the_inner_one():
     assert inner.report().steps == {Phase.AWAY: 1, Phase.MEASURED: 1, Phase.GUIDED: 2}
 
 
-def test_a_budget_below_the_floor_is_refused_with_what_makes_the_need_up():
-    make = NETWORKS["transformer"]
-    known = minidl.torch.managed(ROOMY)
-    run(make, 2, known)
-    floor = known.report().floor_bytes
-    with pytest.raises(minidl.torch.BudgetTooSmall, match=r"needs .* at .*parameters .*gradients ") as refused:
-        run(make, 3, minidl.torch.managed(floor - 1))
-    assert refused.value.need_bytes == floor and refused.value.budget_bytes == floor - 1
-    assert sum(refused.value.parts.values()) == floor
-    run(make, 3, minidl.torch.managed(floor))
-
-
-@pytest.mark.parametrize("size", ["12 apples", 0, -1, True, 1.5])
-def test_a_budget_that_is_no_size_is_refused(size):
-    with pytest.raises(UserError):
-        minidl.torch.managed(size)
-
-
 def test_what_a_step_takes_is_told_by_budget_from_its_floor_up():
     memory = minidl.torch.managed(ROOMY)
     with pytest.raises(UserError, match="second step"):

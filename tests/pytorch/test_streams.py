@@ -104,3 +104,20 @@ def test_host_memory_stays_within_its_capacity_whatever_the_sizes():
     pool.give(60, first)
     pool.give(40, second)
     assert len(pool.take(90)) == 90 and pool.used + sum(map(len, pool.free())) <= 100
+
+
+def test_host_memory_stays_at_what_was_in_use_at_once_where_sizes_change():
+    pool = HostPool(1 << 40, bytearray)
+    for nbytes in range(100, 200):
+        for buffer in [pool.take(nbytes) for _ in range(3)]:
+            pool.give(nbytes, buffer)
+        assert sum(map(len, pool.free())) <= pool.most == 3 * nbytes
+    kept = pool.free()
+    assert pool.take(199) in kept and pool.used == 199
+
+
+def test_a_buffer_that_cannot_be_allocated_is_not_in_use():
+    pool = HostPool(100, lambda nbytes: [][nbytes])
+    with pytest.raises(IndexError):
+        pool.take(60)
+    assert pool.used == pool.most == pool.refused == 0

@@ -22,7 +22,7 @@ KNOWN = 2 + unhooked.TRUSTED  # steps with hooks: away, measured, and those that
 @pytest.fixture(autouse=True)
 def as_if_nothing_was_compiled(monkeypatch):
     """Other tests of this process may have compiled a program, after which all steps keep their hooks."""
-    monkeypatch.setattr(unhooked, "_compiled", lambda: False)
+    monkeypatch.setattr(unhooked, "compiled", lambda: False)
 
 
 def top():
@@ -97,7 +97,7 @@ def test_a_budget_that_is_not_twice_the_peak_keeps_the_hooks():
 
 
 def test_a_program_that_has_compiled_code_keeps_the_hooks(monkeypatch):
-    monkeypatch.setattr(unhooked, "_compiled", lambda: True)
+    monkeypatch.setattr(unhooked, "compiled", lambda: True)
     memory = minidl.torch.managed(ROOMY, states=False)
     network, _ = trained(memory, KNOWN + 1, lambda network: setattr(network, "memory", memory))
     assert network.bare is False
