@@ -33,7 +33,7 @@ class Value:
     """The contents of a storage between two writes.
 
     made    the call that computed the value; None: it existed before the step, or it cannot be recomputed (a leaf).
-    fresh   True if a call of this step computed it.
+    fresh   True if a call of this step computed it; unfilled: True if that call has only allocated it.
     storage a weak reference to the storage that contains the value now.
     guard   tells if the value was overwritten; None until a call reads it. A leaf's guard keeps the bytes alive, too.
     item    a weak reference to the ``Item`` by which autograd has saved the value.
@@ -41,12 +41,13 @@ class Value:
     number  the value's tensor id in a trace.
     """
 
-    __slots__ = ("__weakref__", "fresh", "guard", "hold", "item", "made", "nbytes", "number", "storage")
+    __slots__ = ("__weakref__", "fresh", "guard", "hold", "item", "made", "nbytes", "number", "storage",
+                 "unfilled")
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.made: Call | None = None
-        self.fresh = False
+        self.fresh = self.unfilled = False
         self.storage: Any = None
         self.guard: Guard | None = None
         self.item: Any = None

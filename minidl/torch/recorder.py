@@ -18,7 +18,7 @@ from torch.utils import _python_dispatch as modes
 
 from minidl.torch.eligible import is_foreign
 from minidl.torch.lineage import Value, frozen
-from minidl.torch.schemas import schema_of, tensors_in, written_by
+from minidl.torch.schemas import UNFILLED, schema_of, tensors_in, written_by
 
 # False in older versions of PyTorch, where compiled code runs uncompiled under any mode.
 BESIDE_COMPILED = hasattr(modes.TorchDispatchMode, "ignore_compile_internals")
@@ -168,9 +168,7 @@ class Recorder(modes.TorchDispatchMode):
         scratch = {id(args[n]) for n in schema.statistics(args)}
         operands = [t for t in tensors_in(args, kwargs) if self.sees(t) and id(t) not in scratch]
         reads = list({id(v): v for v in map(self.value_of, operands)}.values())
-        # A replay would not notice what others write. A parameter's gradient would be wrong without minidl, too.
-        again = schema.again_on(self.device_type) and not any(
-            is_foreign(t.untyped_storage()) and not t.requires_grad for t in operands)
+        again = schema.again_on(self.device_type) and not any(self._filled_unseen(t, written) for t in operands)
         call = frozen(self, schema, func, args, kwargs, written) if self.lineage and again else None
         if self.allocator is not None:
             self.allocator.reset_peak_memory_stats()
@@ -185,6 +183,9 @@ class Recorder(modes.TorchDispatchMode):
         if self.allocator is not None:
             workspace = max(0, self.allocator.max_memory_allocated() - self.allocator.memory_allocated())
         made, outputs = self._made(result, reads)
+        if schema.name in UNFILLED:
+            for value in made:
+                value.unfilled = True
         changed = self._changed(written)
         if call is not None:
             call.finish(outputs, changed)
@@ -196,6 +197,13 @@ class Recorder(modes.TorchDispatchMode):
                 self.listener.died(value)
         self.spent += self.clock() - entered - seconds
         return result
+
+    def _filled_unseen(self, tensor: torch.Tensor, written: list[torch.Tensor]) -> bool:
+        """True if a call reads contents that no call has made, so that a replay would find others."""
+        if self.value_of(tensor).unfilled and not any(tensor is each for each in written):
+            return True
+        # A parameter that others write has a wrong gradient without minidl, too.
+        return is_foreign(tensor.untyped_storage()) and not tensor.requires_grad
 
     def _made(self, result: Any, reads: list[Value]) -> tuple[list[Value], list[Value | None]]:
         """Return the values that a call made, and per tensor of its result the new value, or None if it was read."""

@@ -31,15 +31,23 @@ UNORDERED = frozenset({
     "aten::_index_put_impl_", "aten::put_", "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce",
     "aten::scatter_reduce_", "aten::bincount", "aten::histc", "aten::cumsum", "aten::median", "aten::kthvalue",
 })
+# Operations whose results have no contents yet. A later call fills them, or code that no dispatch mode sees.
+UNFILLED = frozenset({"aten::empty", "aten::empty_like", "aten::empty_permuted", "aten::empty_strided",
+                      "aten::new_empty", "aten::new_empty_strided"})
 NAMESPACES = ("aten", "prims")
-# Operation -> position of the argument whose gradient PyTorch computes by another formula under a dispatch mode.
-OTHER_GRADIENTS = {"aten::prod": 0, "aten::masked_fill": 2, "aten::masked_fill_": 2}
+# Overload -> position of the argument whose gradient PyTorch computes by another formula under a dispatch mode.
+OTHER_GRADIENTS = {
+    "aten.prod.default": 0, "aten.prod.dim_int": 0, "aten.masked_fill.Tensor": 2, "aten.masked_fill_.Tensor": 2,
+    "aten.max.default": 0, "aten.min.default": 0, "aten.median.default": 0, "aten.nanmedian.default": 0,
+    "aten.cumprod.default": 0, "aten.cumprod_.default": 0, "aten.linalg_lstsq.default": 0}
+COMPLEX_ALONE = frozenset({"aten.cumprod.default", "aten.cumprod_.default", "aten.linalg_lstsq.default"})
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The effects of a PyTorch operation that replays have to know; ``name`` is its name, such as ``aten::add_``.
+    """The effects of a PyTorch operation that replays have to know.
 
+    name      its name, such as ``aten::add_``; overload: its full name, such as ``aten.add_.Tensor``.
     view      True if its results share the bytes of an argument.
     writes    positions of the arguments that it writes; named_writes: their names, if they are passed by name.
     seeded    True if it draws from a random generator.
@@ -47,6 +55,7 @@ class Schema:
     """
 
     name: str
+    overload: str
     view: bool
     writes: tuple[int, ...]
     named_writes: tuple[str, ...]
@@ -59,10 +68,11 @@ class Schema:
 
     def other_gradient(self, args: tuple[Any, ...]) -> bool:
         """True if a gradient of this call has other bits when a dispatch mode is on in the backward pass."""
-        position = OTHER_GRADIENTS.get(self.name)
+        position = OTHER_GRADIENTS.get(self.overload)
         if position is None or not torch.is_grad_enabled():
             return False
-        return any(tensor.requires_grad for tensor in tensors_in(args[position:position + 1]))
+        return any(tensor.requires_grad and (tensor.is_complex() or self.overload not in COMPLEX_ALONE)
+                   for tensor in tensors_in(args[position:position + 1]))
 
     def statistics(self, args: tuple[Any, ...]) -> tuple[int, ...]:
         """Return the positions of arguments that this call writes and whose old values do not affect its results."""
@@ -78,7 +88,7 @@ def schema_of(func: Any) -> Schema:
     found = func._schema
     written = [(n, a) for n, a in enumerate(found.arguments) if a.alias_info is not None and a.alias_info.is_write]
     return Schema(
-        found.name, bool(func.is_view), tuple(n for n, a in written if not a.kwarg_only),
+        found.name, str(func), bool(func.is_view), tuple(n for n, a in written if not a.kwarg_only),
         tuple(a.name for _, a in written), torch.Tag.nondeterministic_seeded in func.tags,
         func.namespace in NAMESPACES and found.name not in NEVER_AGAIN)
 

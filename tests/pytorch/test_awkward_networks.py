@@ -163,3 +163,17 @@ def test_a_step_whose_gradients_have_other_bits_when_it_is_recorded_is_not_recor
     report = memory.report()
     assert report.steps == {Phase.AWAY: 4, Phase.MEASURED: 1} and report.remark in str(report)
     assert "aten::" + {Product: "prod", Filled: "masked_fill"}[network] in report.remark
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_what_is_filled_without_a_call_is_not_computed_again(how):
+    """PyTorch makes the lengths of targets a tensor by an allocation, and writes them there itself."""
+    def make():
+        layer, x, targets = nn.Linear(8, 8), torch.randn(9, 600, 8), torch.randint(1, 8, (600, 3))
+
+        def loss():
+            return F.ctc_loss(layer(x).log_softmax(-1), targets, [9] * 600, [3] * 600)
+        return Program(layer, torch.optim.SGD(layer.parameters(), 1.0), loss)
+    memory = forced(how)
+    assert same(run(make), run(make, memory=memory))
+    assert memory.report().steps[Phase.GUIDED] == 3
