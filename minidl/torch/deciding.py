@@ -19,7 +19,6 @@ from minidl.torch.optimizers import listed
 from minidl.torch.planned import obeyed, unmanaged
 from minidl.torch.planner import Planner
 from minidl.torch.recorder import compiled, recordable
-from minidl.torch.reporting import Report
 from minidl.torch.seen import Seen
 from minidl.torch.states import States
 
@@ -28,10 +27,10 @@ class Deciding:
     """Makes and corrects plans. share: the fraction of the optimizers' state that stays on the device; it never rises.
     """
 
-    def __init__(self, planner: Planner, states: States, backend: Backend, limits: Limits, report: Report,
-                 allowance: Allowance) -> None:
+    def __init__(self, planner: Planner, states: States, backend: Backend, limits: Limits, allowance: Allowance
+                 ) -> None:
         self.planner, self.states, self.backend, self.limits = planner, states, backend, limits
-        self.report, self.allowance = report, allowance
+        self.allowance = allowance
         self.share = 1.0
         self._stuck = self._refused = 0
         self._compiled = compiled()
@@ -48,8 +47,8 @@ class Deciding:
         if compiled():
             seen = seen.swapping()  # compiled code may write what a replay would read, and the recorder does not see it
         known.recorded, costs = seen, self.costs
-        floor = floor_of(seen, costs, self.limits)
-        self.report.measured(unmanaged(seen.staying(1.0).trace), floor)
+        known.floor = floor = floor_of(seen, costs, self.limits)
+        known.unmanaged_bytes = unmanaged(seen.staying(1.0).trace)
         if floor.nbytes > self.limits.device_bytes:
             known.seen, known.refused = seen, fullest(seen, costs, self.limits)
             full = self.backend.host.refused > self._refused
@@ -59,7 +58,7 @@ class Deciding:
             best = self.planner.best(seen, costs, self.limits, most=self.share,
                                      others_bytes=self.states.others_bytes(optimizer))
         self.share = best.share
-        known.seen, known.proposal, known.limits = best.seen, best.proposal, best.limits
+        known.seen, known.proposal, known.limits, known.remark = best.seen, best.proposal, best.limits, best.remark
         known.obey(best.obeyed)
 
     def correct(self, known: Known, seconds: float, stalled: float, late: Mapping[int, int]) -> None:
@@ -72,6 +71,7 @@ class Deciding:
             same = known.proposal is not None and known.proposal.plan is found.plan
             known.proposal = found
             if not same:
+                known.remark = ""
                 known.obey(obeyed(found.plan, known.seen, costs, limits, recompute=self.planner.recompute))
 
     def begin(self, course: Course, optimizer: torch.optim.Optimizer | None) -> None:
@@ -86,9 +86,9 @@ class Deciding:
         if self.states.stuck != self._stuck or not steady or compiled() != self._compiled:
             course.forget_plans()
         self._stuck, self._compiled = self.states.stuck, compiled()
-        if not recordable():
-            self.planner.remark = "this PyTorch runs compiled code uncompiled in a recorded step, so none is recorded"
         course.begin(steady=steady and recordable())
+        if course.expected is not None and not recordable():
+            course.expected.remark = "this PyTorch would run compiled code uncompiled in a recorded step"
         self._refused = self.backend.host.refused
         self._place_states(course)
 
