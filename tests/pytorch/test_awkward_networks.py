@@ -169,10 +169,10 @@ def test_a_step_whose_gradients_have_other_bits_when_it_is_recorded_is_not_recor
 def test_what_is_filled_without_a_call_is_not_computed_again(how):
     """PyTorch makes the lengths of targets a tensor by an allocation, and writes them there itself."""
     def make():
-        layer, x, targets = nn.Linear(8, 8), torch.randn(9, 600, 8), torch.randint(1, 8, (600, 3))
+        layer, x, targets = nn.Linear(8, 8), torch.randn(9, 1100, 8), torch.randint(1, 8, (1100, 3))
 
         def loss():
-            return F.ctc_loss(layer(x).log_softmax(-1), targets, [9] * 600, [3] * 600)
+            return F.ctc_loss(layer(x).log_softmax(-1), targets, [9] * 1100, [3] * 1100)
         return Program(layer, torch.optim.SGD(layer.parameters(), 1.0), loss)
     memory = forced(how)
     assert same(run(make), run(make, memory=memory))
