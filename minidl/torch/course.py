@@ -1,7 +1,7 @@
 """Recognizes training steps by the shapes of their saved tensors, and chooses how the current step runs.
 
     AWAY      every saved tensor is swapped out: the first step of a kind, and a step that is like no known one.
-    MEASURED  the same while the recorder is on: the second step of a kind.
+    MEASURED  the same while the recorder is on: a step that is expected to be of a known kind without a plan.
     GUIDED    the step follows its plan.
 
 The shapes and dtypes of a step's saved tensors (its packs), in order, identify its kind. The expected kind is the one
@@ -29,7 +29,7 @@ from minidl.torch.planned import Obeyed
 from minidl.torch.seen import Kind, Seen
 
 MOST_KNOWN = 64   # kinds of steps that are remembered
-MOST_VAIN = 8     # recordings in a row of a step other than the expected one; then recording stops
+MOST_VAIN = 8     # recordings in a row that led to no plan; then recording stops until a kind of step comes again
 REMEMBERED = 9    # durations kept of each kind of step
 
 Packed = tuple[tuple[int, ...], torch.dtype]
@@ -99,6 +99,8 @@ class Course:
     """The ``Guide`` that decides, by the phase of the step, about each tensor that autograd saves.
 
     diverged  number of steps that departed from the plan that they followed.
+    again     True if the latest step was of a kind that had run before and has no plan yet.
+    dual      True if a step had dual numbers: a dispatch mode changes their rounding, so no step is recorded.
     """
 
     def __init__(self) -> None:
@@ -110,7 +112,7 @@ class Course:
         self._packs: list[Packed] = []
         self._vain = 0
         self.ahead: Sequence[tuple[Packed, Decision]] = ()
-        self.idle = False
+        self.idle = self.again = self.dual = False
         self.left = False  # True after stop(): no step is planned
         self._astray = False
 
@@ -122,8 +124,7 @@ class Course:
         packed = tensor.shape, tensor.dtype
         if self.phase is not Phase.GUIDED:
             self._packs.append(packed)
-            if forward_ad._current_level >= 0:  # a dispatch mode changes the rounding of forward-mode AD
-                self._vain = MOST_VAIN
+            self.dual = self.dual or forward_ad._current_level >= 0
             return SWAP
         known = self.expected
         assert known is not None and known.obeyed is not None
@@ -176,8 +177,11 @@ class Course:
                 known = self._kind(known.packs[:packs])
         else:
             known = self._kind(tuple(self._packs))
-            if self.phase is Phase.MEASURED:
-                self._vain = 0 if known is self.expected else self._vain + 1
+            self.again = known.used > 0 and known.obeyed is None
+            if self.again:
+                self._vain = 0
+            elif self.phase is Phase.MEASURED:
+                self._vain += 1
         known.used = self.steps
         if self._last is not None:
             self._last.next = known
@@ -217,7 +221,7 @@ class Course:
         elif self.expected.obeyed is not None:
             self.phase = Phase.GUIDED
         else:
-            self.phase = Phase.MEASURED if self._vain < MOST_VAIN else Phase.AWAY
+            self.phase = Phase.MEASURED if self._vain < MOST_VAIN and not self.dual else Phase.AWAY
         guided = self.expected if self.phase is Phase.GUIDED else None
         self.ahead = guided.ahead if guided is not None else ()
         self.idle = guided is not None and guided.obeyed is not None and not guided.obeyed.triggers

@@ -175,7 +175,7 @@ class managed:  # noqa: N801 # programs call it like a function
         self._report.stepped(phase, seconds, self.saved, known)
         try:
             self.allowance.run_seconds += seconds
-            if phase is Phase.MEASURED and known is expected and self.observer.notes is not None:
+            if phase is Phase.MEASURED and self.course.again and self.observer.notes is not None:
                 self.deciding.plan(known, self.observer.notes.seen(), self._optimizer)
             elif phase is Phase.GUIDED and known is expected:
                 self.deciding.correct(known, seconds, self.backend.traffic.stalled_seconds - self._stalled,
