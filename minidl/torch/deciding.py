@@ -3,7 +3,7 @@
 Feedback: the policy sees how a planned step went, and may answer with another plan.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -40,18 +40,18 @@ class Deciding:
         """The costs of copies as measured so far."""
         return self.backend.traffic.costs(self.backend.contention)
 
-    def plan(self, known: Known, seen: Seen, optimizer: torch.optim.Optimizer | None) -> None:
-        """Store in ``known`` the first plan for a recorded step, which ``optimizer`` ended (None: no optimizer).
+    def plan(self, known: Known, seen: Seen, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Store in ``known`` the first plan for a recorded step, in which ``optimizers`` stepped.
         Raises BudgetTooSmall if the step's floor is above the budget."""
         known.recorded, costs = seen, self.costs
         floor = floor_of(seen, costs, self.limits)
-        self.report.measured(unmanaged(seen.staying(1.0).trace), floor)
+        self.report.measured(unmanaged(seen.staying(1.0)), floor)
         if floor.nbytes > self.limits.device_bytes:
             known.seen, known.refused = seen, fullest(seen, costs, self.limits)
             refuse(self.limits.device_bytes, floor, states=bool(seen.states))
         with self.allowance.planning(exempt=True):
             best = self.planner.best(seen, costs, self.limits, most=self.share,
-                                     others_bytes=self.states.others_bytes(optimizer))
+                                     others_bytes=self.states.others_bytes(optimizers))
         self.share = best.share
         known.seen, known.proposal, known.limits = best.seen, best.proposal, best.limits
         known.obey(best.obeyed)
@@ -68,14 +68,14 @@ class Deciding:
             if not same:
                 known.obey(obeyed(found.plan, known.seen, costs, limits, recompute=self.planner.recompute))
 
-    def begin(self, course: Course, optimizer: torch.optim.Optimizer | None) -> None:
-        """Choose the next step's phase, after ``optimizer`` (None: no optimizer) has ended the last step.
+    def begin(self, course: Course, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Choose the next step's phase. optimizers: those that have stepped in the last step.
         Plans are void if the program now holds state that they evict, or if the lists in the optimizer's state have
         another length than after the step before."""
         steady = True
-        if optimizer is not None:
+        for optimizer in optimizers:
             count = listed(optimizer)
-            steady = count == self._listed.get(optimizer, 0)
+            steady = steady and count == self._listed.get(optimizer, 0)
             self._listed[optimizer] = count
         if self.states.stuck != self._stuck or not steady:
             course.forget_plans()

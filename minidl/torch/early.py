@@ -4,7 +4,6 @@ An optimizer that was made before the management began is found among the object
 program if a forward pass saves one of its parameters.
 """
 
-import gc
 from collections.abc import Callable
 
 import torch
@@ -13,6 +12,7 @@ from minidl.torch.budget import refuse_early
 from minidl.torch.optimizers import gradients_of, nbytes_of, parameters_of, state_of
 from minidl.torch.seen import Kind
 from minidl.torch.states import States
+from minidl.torch.there import all_of, kinds
 
 
 class Early:
@@ -25,8 +25,7 @@ class Early:
 
     def begin(self) -> None:
         """Find all optimizers of the process, so that ``saw`` recognizes their parameters."""
-        kinds = _kinds(torch.optim.Optimizer)
-        for optimizer in [o for o in gc.get_objects() if type(o) in kinds]:
+        for optimizer in all_of(kinds(torch.optim.Optimizer)):
             for p in parameters_of(optimizer):
                 self._of.setdefault(id(p), []).append(optimizer)
         self.saw = self._saw if self._of else None
@@ -56,7 +55,3 @@ class Early:
                      for kind, tensors in there.items()}
         refuse_early(self.budget, on_device, when)
 
-
-def _kinds(kind: type) -> set[type]:
-    """Return a class and all classes derived from it."""
-    return {kind}.union(*map(_kinds, kind.__subclasses__()))

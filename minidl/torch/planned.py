@@ -77,6 +77,10 @@ def obeyed(plan: Plan, seen: Seen, costs: Costs, limits: Limits, *, recompute: b
         plan = to_plan(trace, facts, mode, prefetch_at)
     action = {int(facts.ids[facts.gap_tensor[gap]]): Action.SWAP_OUT if mode[gap] == SWAP else Action.DROP
               for gap in np.nonzero(mode)[0].tolist()}
+    if peak + seen.outliving_bytes <= limits.device_bytes:
+        peak += seen.outliving_bytes
+    else:
+        action |= dict.fromkeys(seen.outlive, Action.SWAP_OUT)
     decisions = {number: Decision(action[tensor_id], tensor_id) for number, tensor_id in seen.packs.items()
                  if tensor_id in action}
     replayed = _replayed(facts, mode, seen)
@@ -153,6 +157,6 @@ def _triggers(plan: Plan, seen: Seen, action: Mapping[TensorId, Action]) -> dict
     return {number: tuple(tensors) for number, tensors in found.items()}
 
 
-def unmanaged(trace: Trace) -> int:
+def unmanaged(seen: Seen) -> int:
     """Return the unmanaged peak of a step in bytes: its peak if nothing is evicted."""
-    return max(Lifetimes.of(trace).live_bytes, default=0)
+    return max(Lifetimes.of(seen.trace).live_bytes, default=0) + seen.outliving_bytes

@@ -17,6 +17,7 @@ from torch.utils import _python_dispatch as modes
 
 from minidl.torch.lineage import Value, frozen
 from minidl.torch.schemas import schema_of, tensors_in, written_by
+from minidl.torch.there import has_own_dispatch
 
 PASSED_THROUGH = ("FakeTensor", "FunctionalTensor")  # tensors without values, while a compiler traces
 
@@ -81,11 +82,12 @@ class Recorder(modes.TorchDispatchMode):
         put_back(above)
         self._placed = False
 
-    def begin(self, lasting: Iterable[torch.Tensor] = ()) -> list[Value]:
-        """Begin a step: forget all values, and return new ones for ``lasting``, tensors that exist before the step."""
+    def begin(self, lasting: Iterable[torch.Tensor] = (), storages: Iterable[Any] = ()) -> list[Value]:
+        """Begin a step: forget all values, and return new ones for the tensors and storages that exist before it."""
         self._holds.clear()
         self.order, self.spent = 0, 0.0
-        return [self.value_of(tensor) for tensor in lasting if self.sees(tensor)]
+        every = [*(tensor.untyped_storage() for tensor in lasting if self.sees(tensor)), *storages]
+        return list(dict.fromkeys(self.held(storage) or self.hold(storage, None) for storage in every))
 
     # Values ----------------------------------------------------------------------------------------------------------
     def sees(self, tensor: torch.Tensor) -> bool:
@@ -135,7 +137,7 @@ class Recorder(modes.TorchDispatchMode):
         if not self.on and not self.lineage:
             return func(*args, **kwargs)
         for kind in types:
-            if kind not in (torch.Tensor, torch.nn.Parameter) and _has_own_dispatch(kind):
+            if kind not in (torch.Tensor, torch.nn.Parameter) and has_own_dispatch(kind):
                 return func(*args, **kwargs) if kind.__name__ in PASSED_THROUGH else NotImplemented
         schema = schema_of(func)
         if schema.view:
@@ -227,11 +229,6 @@ class Recorder(modes.TorchDispatchMode):
             value = known[1]() if known is not None else None
             if value is not None:
                 value.storage = None
-
-
-def _has_own_dispatch(kind: Any) -> bool:
-    return kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and (
-        kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)
 
 
 def lifted(until: Any = None) -> list[Any]:

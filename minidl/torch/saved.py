@@ -49,7 +49,8 @@ class Saved:
         self.packs = self.unpacks = 0
         self.late = self.refused = 0
         self.late_ids: dict[int, int] = {}
-        self._items: dict[int, weakref.ref[Item]] = {}  # by the address of the storage
+        self._items: dict[int, weakref.ref[Item]] = {}  # the latest by the address of its storage
+        self._every: list[weakref.ref[Item]] = []  # also those whose address another storage has got
         self._by_tensor: dict[int, weakref.ref[Item]] = {}
         self._kept: list[weakref.ref[Kept]] = []
         self._device: torch.device | None = None  # of the tensor managed last
@@ -63,7 +64,20 @@ class Saved:
             self.late_ids = {}
             self.idle = self.guide.idle and self.watch is None
             self._items = {at: ref for at, ref in self._items.items() if ref() is not None}
+            self._every = [ref for ref in self._every if ref() is not None]
             self._by_tensor, self._kept = {}, []
+
+    def holds(self) -> bool:
+        """True if autograd still holds saved tensors after it has saved some in this step: a backward pass may follow."""
+        return bool(self.packs) and (any(ref() is not None for ref in self._kept) or any(
+            item.handles for item in self._alive()))
+
+    def there(self) -> list[Any]:
+        """Return the storages on the device that this object holds for graphs which are still alive."""
+        return [item.storage for item in self._alive() if item.storage is not None]
+
+    def _alive(self) -> list[Item]:
+        return [item for item in (ref() for ref in self._every) if item is not None]
 
     def manages(self, tensor: torch.Tensor) -> bool:
         """Return True if a tensor may be evicted: ordinary, on the device, large enough, no parameter or view of one.
@@ -141,6 +155,7 @@ class Saved:
             return item
         item = Item(storage, version, self.forget)
         self._items[address] = ref = weakref.ref(item)
+        self._every.append(ref)
         if decision.tensor_id is not None:
             item.tensor_id = decision.tensor_id
             self._by_tensor[decision.tensor_id] = ref

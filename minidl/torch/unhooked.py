@@ -8,7 +8,6 @@ hooks come back, and they are given to the tensors that were saved without them.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -21,6 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from minidl.torch.course import Called, Course, Known, Phase
 from minidl.torch.saved import Saved
+from minidl.torch.there import all_of, kinds
 
 TRUSTED = 4      # equal steps in a row before the hooks come off
 ROOM = 2.0       # the budget, as a multiple of the step's peak: a step that grows between two modules is seen late
@@ -203,8 +203,8 @@ def _names(kind: type) -> tuple[tuple[str, str], ...]:
 def _all_nodes() -> Iterator[Any]:
     """Yield every node of autograd's graphs: each is reached from a tensor that Python holds."""
     with torch._C.DisableTorchFunctionSubclass():
-        tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-        todo = [node for node in (tensor.grad_fn for tensor in tensors if not tensor.is_leaf) if node is not None]
+        todo = [node for node in (tensor.grad_fn for tensor in all_of(kinds(torch.Tensor)) if not tensor.is_leaf)
+                if node is not None]
     seen = set(todo)
     while todo:
         node = todo.pop()
