@@ -22,6 +22,8 @@ from minidl.torch.reporting import Report
 from minidl.torch.seen import Seen
 from minidl.torch.states import States
 
+WORTH_A_PLAN = 100  # steps are planned anew if tensors of this part (1 in 100) of the budget have come
+
 
 class Deciding:
     """Makes and corrects plans. share: the fraction of the optimizers' state that stays on the device; it never rises.
@@ -67,6 +69,16 @@ class Deciding:
             known.proposal = found
             if not same:
                 known.obey(obeyed(found.plan, known.seen, costs, limits, recompute=self.planner.recompute))
+
+    def exceeded(self, course: Course, known: Known, peak: int, there_bytes: int) -> None:
+        """Report a step whose peak is above the budget, and plan anew if tensors have come since it was recorded.
+        there_bytes: bytes on the device when the step began, without optimizer state that can leave."""
+        known.trusted, known.calls = 0, None
+        grown = there_bytes - known.recorded.there_bytes if known.recorded is not None else 0
+        many = grown > self.limits.device_bytes // WORTH_A_PLAN
+        self.report.exceeded(course.steps, peak, grown if many else 0)
+        if many and known.obeyed is not None:
+            course.forget_plans()
 
     def begin(self, course: Course, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Choose the next step's phase. optimizers: those that have stepped in the last step.

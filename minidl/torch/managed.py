@@ -32,6 +32,7 @@ from minidl.torch.deciding import Deciding
 from minidl.torch.drawing import drawn
 from minidl.torch.dropping import Dropping
 from minidl.torch.early import Early
+from minidl.torch.gauge import Gauge
 from minidl.torch.planned import Obeyed
 from minidl.torch.planner import Planner
 from minidl.torch.recorder import Recorder
@@ -82,6 +83,7 @@ class managed:  # noqa: N801 # programs call it like a function
         self.observer = Observer(self.recorder, self.saved, self.states)
         self.early = Early(self.budget, self.states)
         self.unhooked = Unhooked(self.saved, self.course, self.budget)
+        self.gauge = Gauge(device_type, self.recorder.allocator, self.course, self.states)
         self._handles: list[Any] = []
         self._stepped_in: list[torch.optim.Optimizer] = []  # those that have stepped in the current step
         self._ending: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # their steps always end a step
@@ -110,10 +112,11 @@ class managed:  # noqa: N801 # programs call it like a function
         """End the management, if it has begun. Optimizer state returns to the device; evicted tensors when needed."""
         if not self._handles:
             return
+        self.gauge.stop()
         self.unhooked.stop()
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        self._handles, self._stepped_in = [], []
         self.observer.end()
         self.recorder.leave()
         self.early.end()
@@ -182,13 +185,17 @@ class managed:  # noqa: N801 # programs call it like a function
         expected = self.course.expected
         known = self.course.end(packs)
         self._report.stepped(phase, seconds, self.saved, known)
+        slowed, peak = self.gauge.slows, self.gauge.end()
         try:
             self.allowance.run_seconds += seconds
             if phase is Phase.MEASURED and self.course.again and self.observer.notes is not None:
                 self.deciding.plan(known, self.observer.notes.seen(), self._stepped_in)
-            elif phase is Phase.GUIDED and known is expected:
+            elif phase is Phase.GUIDED and known is expected and not slowed:
                 self.deciding.correct(known, seconds, self.backend.traffic.stalled_seconds - self._stalled,
                                       self.saved.late_ids)
+            if peak > self.budget:
+                self.gauge.exceeded()
+                self.deciding.exceeded(self.course, known, peak, self.gauge.bytes)
         finally:
             self._begin()
 
@@ -208,6 +215,8 @@ class managed:  # noqa: N801 # programs call it like a function
             self.dropping.end()
         self.saved.early = self.early.saw
         self.saved.begin()
+        self.gauge.begin()
+        self.unhooked.once = self.gauge.chosen
         self.unhooked.begin()
         self._stepped_in = []
         self._began, self._stalled = perf_counter(), self.backend.traffic.stalled_seconds

@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from minidl.torch.backends import on_host, unseen
+from minidl.torch.beneath import Beneath
 from minidl.torch.schemas import tensors_in
 
 
-class Meter(TorchDispatchMode):
+class Meter(Beneath):
     """A dispatch mode that counts the bytes of a device's storages. ``bytes``: now; ``peak``: the maximum so far."""
 
     def __init__(self, known: Iterable[torch.Tensor] = (), device_type: str = "cpu") -> None:

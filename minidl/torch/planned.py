@@ -13,7 +13,7 @@ import numpy as np
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import EMPTY_PLAN, Action, Plan, Proposal
 from minidl.plan.policy import Policy, required_proposal
-from minidl.plan.trace import TensorId, Trace
+from minidl.plan.trace import TensorId
 from minidl.planning.compiled import simulate
 from minidl.planning.expansion import expand
 from minidl.planning.lifetimes import Lifetimes

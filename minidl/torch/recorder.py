@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch.utils import _python_dispatch as modes
 
+from minidl.torch.beneath import Beneath
 from minidl.torch.lineage import Value, frozen
 from minidl.torch.schemas import schema_of, tensors_in, written_by
 from minidl.torch.there import has_own_dispatch
@@ -34,7 +34,7 @@ class Listener(Protocol):
         """Called when the storage of a value is freed."""
 
 
-class Recorder(modes.TorchDispatchMode):
+class Recorder(Beneath):
     """The dispatch mode that records calls between ``enter`` and ``leave``, while ``on`` is true.
 
     listener  is told about every recorded call; None: there is no listener.
@@ -57,30 +57,11 @@ class Recorder(modes.TorchDispatchMode):
         self.spent = 0.0
         # Address of a storage -> the storage, and the value that it contains.
         self._holds: dict[int, tuple[weakref.ref[Any], Callable[[], Value | None]]] = {}
-        self._placed = False
-
-    # On the stack of modes -------------------------------------------------------------------------------------------
-    def enter(self) -> None:
-        """Put this mode at the bottom of PyTorch's stack of dispatch modes, unless it is there already."""
-        if not self._placed:
-            above = lifted()
-            self.__enter__()
-            put_back(above)
-            self._placed = True
 
     def leave(self) -> None:
         """Stop recording, and remove this mode from PyTorch's stack of dispatch modes, wherever in the stack it is."""
         self.on = False
-        if not self._placed:
-            return
-        stack = modes._get_current_dispatch_mode_stack()
-        if not any(mode is self for mode in stack):
-            self._placed = False  # another thread's stack, or the program has removed the mode
-            return
-        above = lifted(until=self)
-        self.__exit__(None, None, None)
-        put_back(above)
-        self._placed = False
+        super().leave()
 
     def begin(self, lasting: Iterable[torch.Tensor] = (), storages: Iterable[Any] = ()) -> list[Value]:
         """Begin a step: forget all values, and return new ones for the tensors and storages that exist before it."""
@@ -229,20 +210,3 @@ class Recorder(modes.TorchDispatchMode):
             value = known[1]() if known is not None else None
             if value is not None:
                 value.storage = None
-
-
-def lifted(until: Any = None) -> list[Any]:
-    """Take all dispatch modes above ``until`` (None: all modes) off the stack; return them, the topmost last."""
-    above: list[Any] = []
-    stack = modes._get_current_dispatch_mode_stack()
-    for mode in reversed([m for m in stack if getattr(m, "_mode_key", None) is None]):
-        if mode is until:
-            break
-        above.insert(0, modes._pop_mode())
-    return above
-
-
-def put_back(above: list[Any]) -> None:
-    """Put the dispatch modes that ``lifted`` has returned back on PyTorch's stack, in their old order."""
-    for mode in above:
-        modes._push_mode(mode)

@@ -34,6 +34,8 @@ class Report:
                      host_bytes: the peak of host memory in use for copies.
     late, refused    how often a read in planned steps found its tensor still away (dropped ones always are); tensors
                      for which the host had no room.
+    over_bytes       by how much the largest measured peak exceeds the budget; over: in which step, and by what it was
+                     exceeded; 0 and "" if no measured step has exceeded it.
     remark           the reason if the policy has no plan of its own; else "".
     steps            number of steps of each phase; diverged: number of steps that departed from their plan.
     seconds          median of the latest 50 steps, by phase; stalled_seconds: total wait of computation for copies.
@@ -52,6 +54,8 @@ class Report:
     refused: int = 0
     late: int = 0
     diverged: int = 0
+    over_bytes: int = 0
+    over: str = ""
     remark: str = ""
     steps: dict[Phase, int] = field(default_factory=dict)
     seconds: dict[Phase, float] = field(default_factory=dict)
@@ -72,6 +76,14 @@ class Report:
         if known.obeyed is not None:
             self.planned_bytes = known.obeyed.peak_bytes
 
+    def exceeded(self, step: int, peak: int, grown: int) -> None:
+        """Store by how much a step exceeded the budget. grown: bytes that have come since the step was recorded."""
+        if peak - self.budget_bytes > self.over_bytes:
+            self.over_bytes = peak - self.budget_bytes
+            why = (f"{format_bytes(grown)} of tensors have come since the step was recorded" if grown else
+                   "it was exceeded by what no recorded step did, such as a pass for validation, or larger tensors")
+            self.over = f"in step {step} or before it: {why}"
+
     def measured(self, unmanaged_bytes: int, floor: Floor) -> None:
         """Store the unmanaged peak and the floor of a step, known when the step has been recorded."""
         self.unmanaged_bytes, self.floor = unmanaged_bytes, floor
@@ -90,6 +102,8 @@ class Report:
             lines += [("unmanaged peak", format_bytes(self.unmanaged_bytes)), ("floor, all evicted", str(self.floor))]
         if self.planned_bytes:
             lines.append(("peak of the plan", format_bytes(self.planned_bytes)))
+        if self.over_bytes:
+            lines.append(("budget exceeded by", f"{format_bytes(self.over_bytes)}, {self.over}"))
         lines += [("copied out", format_bytes(self.out_bytes)), ("copied in", format_bytes(self.in_bytes)),
                   ("of both, the optimizer's state", format_bytes(self.state_bytes)),
                   ("most on the host", format_bytes(self.host_bytes)),

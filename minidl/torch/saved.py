@@ -68,7 +68,7 @@ class Saved:
             self._by_tensor, self._kept = {}, []
 
     def holds(self) -> bool:
-        """True if autograd still holds saved tensors after it has saved some in this step: a backward pass may follow."""
+        """True if autograd has saved tensors in this step and still holds some: a backward pass may follow."""
         return bool(self.packs) and (any(ref() is not None for ref in self._kept) or any(
             item.handles for item in self._alive()))
 

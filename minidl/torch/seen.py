@@ -31,6 +31,7 @@ class Seen:
              belongs to, and how many parts the optimizer steps in.
     origins  per call of the trace: where in the program it comes from.
     outlive  saved tensors that autograd still holds, unread, when the step ends. In the trace they end when they leave.
+    there_bytes  bytes on the device when the step began.
     """
 
     trace: Trace
@@ -42,6 +43,7 @@ class Seen:
     states: Mapping[TensorId, tuple[int, int]] = field(default_factory=dict)
     origins: tuple[Origin, ...] = ()
     outlive: frozenset[TensorId] = frozenset()
+    there_bytes: int = 0
 
     @property
     def outliving_bytes(self) -> int:

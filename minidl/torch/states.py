@@ -152,6 +152,12 @@ class States:
         """True if a tensor holds, in host memory, optimizer state that is away from the device."""
         return tensor.untyped_storage()._cdata in on_host
 
+    @property
+    def there_bytes(self) -> int:
+        """Bytes of state on the device that can leave it."""
+        return sum(waiting.nbytes for known in self._known.values() for waiting in known.values()
+                   if waiting is not None and not waiting.away)
+
     def others_bytes(self, optimizers: Sequence[torch.optim.Optimizer]) -> int:
         """Return the bytes of state, of all optimizers but these, that this object moves to the host and back."""
         return sum(waiting.nbytes for ref, known in self._known.items() if ref() not in (None, *optimizers)

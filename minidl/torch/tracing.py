@@ -68,6 +68,7 @@ class Notes:
         self._own: weakref.WeakSet[Item] = weakref.WeakSet()  # saved in this step
         for value in lasting:
             self.before.add(self._new(value))
+        self.there_bytes = sum(allocated(nbytes, recorder.device_type) for nbytes in self.bytes.values())
 
     def _new(self, value: Value) -> TensorId:
         number = value.number = len(self.bytes)
@@ -206,7 +207,8 @@ class Notes:
         return Seen(Trace(calls, tensors, windows=windows), dict(self.packs), tuple(position[n] for n in self.unpacks),
                     orders, self.recorder.spent / max(1, self.recorder.order), dict(self.kinds),
                     {i: part for i, part in self.states.items() if i in self.ended},
-                    tuple(note.origin for n, note in enumerate(self.calls) if n not in gone), frozenset(outlive))
+                    tuple(note.origin for n, note in enumerate(self.calls) if n not in gone), frozenset(outlive),
+                    self.there_bytes)
 
     def _hold_to_refills(self) -> None:
         """Mark as not replayable the calls with an input that is written again before the last saved tensor is read.

@@ -39,11 +39,12 @@ class Unhooked:
     on     True: minidl's hooks are on PyTorch's stack of saved-tensor hooks.
     bare   True: the current step has begun without these hooks.
     never  True: all steps of this program keep the hooks.
+    once   True: the step that begins next keeps them, to see if its shapes are still the known ones.
     """
 
     def __init__(self, saved: Saved, course: Course, budget: int) -> None:
         self.saved, self.course, self.budget = saved, course, budget
-        self.on = self.bare = self.never = False
+        self.on = self.bare = self.never = self.once = False
         self._hooks = saved_tensors_hooks(saved.pack, saved.unpack)
         self._beneath: Any = None  # the hooks that were at the top of the stack without ours
         self._handle: Any = None
@@ -82,7 +83,7 @@ class Unhooked:
     def begin(self) -> None:
         """Begin a step, with the hooks or without them. The phase of the step has been chosen before."""
         known = self.course.expected if self.course.phase is Phase.GUIDED else None
-        may = known is not None and known.trusted >= TRUSTED - 1 and self._may(known)
+        may = known is not None and not self.once and known.trusted >= TRUSTED - 1 and self._may(known)
         calls = known.calls if may and known is not None else ()
         self.bare, self._learning, self._learned = False, calls is None, []
         if calls:
@@ -96,7 +97,7 @@ class Unhooked:
 
     def _may(self, known: Known) -> bool:
         obeyed = known.obeyed
-        return not (self.never or _top is None or not LEGIBLE or _compiled()) and (
+        return not (self.never or _top is None or not LEGIBLE or compiled()) and (
             obeyed is not None and not obeyed.decisions and ROOM * obeyed.peak_bytes <= self.budget)
 
     @property
@@ -158,7 +159,7 @@ class Unhooked:
             hook_saved(self.saved.manages, self.saved.pack, self.saved.unpack)
 
 
-def _compiled() -> bool:
+def compiled() -> bool:
     """True if ``torch.compile`` has compiled code in this process, which hooks on modules would disturb."""
     compiler = sys.modules.get("torch._dynamo.convert_frame")
     return compiler is not None and bool(getattr(compiler, "FRAME_COUNTER", 1))
