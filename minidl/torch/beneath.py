@@ -1,5 +1,4 @@
-"""A dispatch mode at the bottom of PyTorch's stack, so that the modes which a program enters and leaves keep their order.
-"""
+"""A dispatch mode at the bottom of PyTorch's stack, so that modes that a program enters and leaves keep their order."""
 
 from typing import Any
 
