@@ -29,7 +29,8 @@ def has_own_dispatch(kind: Any) -> bool:
 
 def on_device(device_type: str) -> list[torch.Tensor]:
     """Return the tensors, also gradients, whose bytes are on a device of this type.
-    On a CPU these are all but the tensors that hold optimizer state on the host."""
+    On a CPU these are all but the tensors that hold optimizer state on the host. Garbage is freed before."""
+    gc.collect()
     found = []
     with torch._C.DisableTorchFunctionSubclass():
         tensors = all_of({kind for kind in kinds(torch.Tensor) if not has_own_dispatch(kind)})
