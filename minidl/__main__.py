@@ -38,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def console() -> int:
     """Run as the installed script ``minidl``; returns the exit code. Ctrl-C while modules load ends it silently."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the command heeds it: Ctrl-C while modules load is no error
+    # Until the command heeds it, Ctrl-C while modules load is no error. A process that ignores it goes on ignoring it.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     return main()
 
 

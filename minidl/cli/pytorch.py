@@ -2,15 +2,18 @@
 
     minidl torch run --budget 12GiB train.py --epochs 3
 
-Arguments after the script are the script's own. At its end a report on its memory goes to stderr, unless the budget is
-``none`` (extra ``torch``).
+Arguments after the script are the script's own. However the script ends, a report on its memory then goes to stderr,
+unless the budget is ``none`` (extra ``torch``).
 """
 
 import argparse
 import runpy
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from os.path import abspath
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +40,7 @@ def parser() -> Parser:
                   description="Run a PyTorch program within a budget of device memory, with the bits that it has "
                               "without.")
     made.add_argument("action", choices=["run"], metavar="run", help="run a script")
-    made.add_argument("--budget", metavar="BYTES", required=True,
+    made.add_argument("--budget", metavar="BYTES",  # required, but the error for an unknown flag comes first
                       help="of the device, like 12GiB; none: the script runs as without minidl")
     made.add_argument("--host", metavar="BYTES", help="of the host, for copies (default: no limit)")
     made.add_argument("--policy", metavar="NAME", default="auto", help="what plans (default: auto)")
@@ -46,9 +49,11 @@ def parser() -> Parser:
                       help="print in the end a SHA-256 of all parameters and optimizer states, to compare two runs")
     made.add_argument("--explain", action="store_true", help="say in the end what leaves by the plan, and why")
     for flag, (what, _, _) in FILES.items():
-        made.add_argument(flag, metavar="FILE", help=f"write {what} in the end")
+        made.add_argument(flag, metavar="FILE", type=abspath,  # the script may change the folder
+                          help=f"write {what} in the end")
+    made.add_argument("--force", action="store_true", help="write over a file that minidl did not write, too")
     made.add_argument("script", metavar="SCRIPT.py")
-    made.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    made.add_argument("arguments", nargs=argparse.REMAINDER, metavar="[its arguments]", help=argparse.SUPPRESS)
     return made
 
 
@@ -59,6 +64,8 @@ def main(words: Sequence[str]) -> int:
     def understand() -> int:
         nonlocal options
         found = parser().parse_args(list(words))
+        if found.budget is None:
+            raise UserError(f"--budget BYTES is missing: flags of {NAME} run come before the script, {found.script}")
         if found.budget == UNMANAGED and (found.explain or any(_path(found, flag) for flag in FILES)):
             raise UserError(f"--budget {UNMANAGED} manages nothing: it takes neither --explain nor "
                             f"{', '.join(FILES)}")
@@ -70,7 +77,7 @@ def main(words: Sequence[str]) -> int:
             raise UserError(f"there is no script {found.script}")
         for flag, (_, _, own) in FILES.items():
             if _path(found, flag) is not None:
-                require_place(_path(found, flag), own)
+                require_place(_path(found, flag), own, force=found.force)
         options = found
         return 0
 
@@ -80,58 +87,73 @@ def main(words: Sequence[str]) -> int:
 
 
 def _run(options: Any) -> int:
-    """Run the script as ``python SCRIPT`` does; return the exit code.
-    Its errors pass through, except a UserError, such as one about the budget: that is one line, and exit code 2."""
+    """Run the script as ``python SCRIPT`` does, and tell what the flags ask for; return the exit code.
+    What ends the script passes through: an error, Ctrl-C, or its exit status, if that is not 0. Only a UserError, such
+    as one about the budget, becomes one line and exit code 2."""
     memory: Any = None
+    optimizers: list[Any] = []
+    end: BaseException | None = None
     before = sys.argv, list(sys.path)
     sys.argv = [options.script, *options.arguments]
     sys.path[0] = str(Path(options.script).resolve().parent)
     try:
         from minidl import torch
-        from minidl.torch.digest import digest, stepping
+        from minidl.torch.digest import stepping
 
         if options.budget != UNMANAGED:
             memory = torch.managed(options.budget, policy=options.policy, host=options.host,
                                    recompute=not options.no_recompute)
-        noting: AbstractContextManager[list[Any]] = stepping() if options.digest else nullcontext([])
+        noting: AbstractContextManager[list[Any]] = stepping() if options.digest else nullcontext(optimizers)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as the command has set it while modules load
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         with noting as optimizers, memory or nullcontext():
             runpy.run_path(options.script, run_name="__main__")
-        if memory is not None:
-            _tell(memory, options)
-        if options.digest:
-            print(f"digest  {digest(optimizers)}", file=sys.stderr)
+    except SystemExit as exit_:
+        end = exit_ if exit_.code else None
     except UserError as error:
+        end = error
         print(f"{NAME}: error: {error}", file=sys.stderr)
-        if isinstance(error, MemoryError):  # the budget was refused
-            _tell(memory, options, refused=True)
-        return REFUSED
-    finally:
-        sys.argv, sys.path[:] = before
-        if memory is not None:
-            print(memory.report(), file=sys.stderr)
-    return 0
+    except BaseException as error:
+        end = error
+    told = _tell(memory, options, optimizers)
+    sys.argv, sys.path[:] = before
+    if end is not None and not isinstance(end, UserError):
+        raise end
+    return REFUSED if end is not None or not told else 0
 
 
 def _path(options: Any, flag: str) -> Any:
     return getattr(options, flag.strip("-").replace("-", "_"))
 
 
-def _tell(memory: Any, options: Any, *, refused: bool = False) -> None:
-    """Write the files that the flags name; print their names and, with --explain, what leaves and why, on stderr.
-    Raises UserError for a file that cannot be written, or if there is nothing to show. refused: the budget was refused,
-    and the command ends with that error, so any further error is only printed on stderr."""
-    def one(flag: str, method: str, *path: str) -> None:
-        try:
-            said = getattr(memory, method)(*path)
-        except UserError as error:
-            if not refused:
-                raise
-            print(f"{flag}: nothing to show: {error}", file=sys.stderr)
-        else:
-            print(said or f"wrote {path[0]}", file=sys.stderr)
+def _tell(memory: Any, options: Any, optimizers: list[Any]) -> bool:
+    """Write the files that the flags name, and print on stderr what the flags ask for, and the report.
+    What cannot be shown or written is an error on stderr, and the others follow; return True if there is none.
+    memory: the ``managed`` of the script, if any. optimizers: those that have stepped."""
+    def written(method: str, path: str) -> str:
+        getattr(memory, method)(path, force=options.force)
+        return f"wrote {path}"
 
-    for flag, (_, method, _) in FILES.items():
-        if _path(options, flag) is not None:
-            one(flag, method, _path(options, flag))
-    if options.explain:
-        one("--explain", "explain")
+    def digested() -> str:
+        from minidl.torch.digest import digest
+
+        return f"digest  {digest(optimizers)}"
+
+    wanted: dict[str, Callable[[], str]] = {}
+    if memory is not None:
+        wanted = {flag: partial(written, method, _path(options, flag)) for flag, (_, method, _) in FILES.items()
+                  if _path(options, flag) is not None}
+        if options.explain:
+            wanted["--explain"] = memory.explain
+    if options.digest:
+        wanted["--digest"] = digested
+    told = True
+    for flag, show in wanted.items():
+        try:
+            print(show(), file=sys.stderr)
+        except UserError as error:
+            told = False
+            print(f"{NAME}: error: {flag}: {error}", file=sys.stderr)
+    if memory is not None:
+        print(memory.report(), file=sys.stderr)
+    return told

@@ -182,7 +182,8 @@ def _require_ours(path: Path, own: Own, *, force: bool) -> None:
         return
     with open(path, "rb") as file:
         if not own(file.read(HEAD_BYTES)):
-            raise Unwritable(f"cannot write {path}: minidl did not write the existing file; --force overwrites it")
+            raise Unwritable(f"cannot write {path}: minidl did not write the existing file; --force overwrites it "
+                             "(in Python force=True)")
     if not os.access(path, os.W_OK):
         raise Unwritable(f"cannot write {path}: Permission denied")
 

@@ -24,6 +24,7 @@ from torch.autograd import forward_ad
 from minidl.errors import UserError
 from minidl.plan.costs import Limits
 from minidl.plan.plan import Proposal
+from minidl.torch.budget import Floor
 from minidl.torch.items import RETREAT, SWAP, Decision
 from minidl.torch.planned import Obeyed
 from minidl.torch.seen import Kind, Seen
@@ -55,7 +56,9 @@ class Known:
     obeyed    its plan, by the numbers of saved tensors; proposal: the policy's answer; limits: the plan's memory
               limits.
     refused   if its budget was refused: the plan with the least memory, which no step follows.
-    next    the kind of the step that came after the latest step of this kind.
+    floor     the fewest bytes in which it can run; unmanaged_bytes: its peak if nothing is evicted; remark: the reason
+              if the policy has no plan for it, else "". As recorded last.
+    next      the kind of the step that came after the latest step of this kind.
     seconds   durations of its latest planned steps; used: the number of its latest step, of all kinds, from 1.
     late      tensor of the plan -> how often the backward pass found it evicted in the last planned step.
     trusted   number of its steps that have followed the plan since the last step that did not.
@@ -67,6 +70,9 @@ class Known:
     seen: Seen | None = None
     obeyed: Obeyed | None = None
     refused: Obeyed | None = None
+    floor: Floor | None = None
+    unmanaged_bytes: int = 0
+    remark: str = ""
     proposal: Proposal | None = None
     limits: Limits | None = None
     next: Known | None = None
@@ -198,7 +204,8 @@ class Course:
         Raises UserError, with ``what`` (the caller), if there is none."""
         planned = [known for known in self.known if known.shown is not None]
         if not planned:
-            raise UserError(f"{what} needs a recorded step: call it after the second step has ended")
+            raise UserError(f"{what} needs a recorded step, the second step of a kind: {self.steps} have ended "
+                            "(an optimizer's step ends one, or memory.step())")
         return max(planned, key=lambda known: known.used)
 
     def _kind(self, packs: tuple[Packed, ...]) -> Known:

@@ -18,7 +18,6 @@ from minidl.torch.course import Course, Known, Phase
 from minidl.torch.optimizers import listed
 from minidl.torch.planned import obeyed, unmanaged
 from minidl.torch.planner import Planner
-from minidl.torch.reporting import Report
 from minidl.torch.seen import Seen
 from minidl.torch.states import States
 
@@ -29,10 +28,10 @@ class Deciding:
     """Makes and corrects plans. share: the fraction of the optimizers' state that stays on the device; it never rises.
     """
 
-    def __init__(self, planner: Planner, states: States, backend: Backend, limits: Limits, report: Report,
-                 allowance: Allowance) -> None:
+    def __init__(self, planner: Planner, states: States, backend: Backend, limits: Limits, allowance: Allowance
+                 ) -> None:
         self.planner, self.states, self.backend, self.limits = planner, states, backend, limits
-        self.report, self.allowance = report, allowance
+        self.allowance = allowance
         self.share = 1.0
         self._stuck = 0
         self._listed: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
@@ -46,8 +45,8 @@ class Deciding:
         """Store in ``known`` the first plan for a recorded step, in which ``optimizers`` stepped.
         Raises BudgetTooSmall if the step's floor is above the budget."""
         known.recorded, costs = seen, self.costs
-        floor = floor_of(seen, costs, self.limits)
-        self.report.measured(unmanaged(seen.staying(1.0)), floor)
+        known.floor = floor = floor_of(seen, costs, self.limits)
+        known.unmanaged_bytes = unmanaged(seen.staying(1.0))
         if floor.nbytes > self.limits.device_bytes:
             known.seen, known.refused = seen, fullest(seen, costs, self.limits)
             refuse(self.limits.device_bytes, floor, states=bool(seen.states))
@@ -55,7 +54,7 @@ class Deciding:
             best = self.planner.best(seen, costs, self.limits, most=self.share,
                                      others_bytes=self.states.others_bytes(optimizers))
         self.share = best.share
-        known.seen, known.proposal, known.limits = best.seen, best.proposal, best.limits
+        known.seen, known.proposal, known.limits, known.remark = best.seen, best.proposal, best.limits, best.remark
         known.obey(best.obeyed)
 
     def correct(self, known: Known, seconds: float, stalled: float, late: Mapping[int, int]) -> None:
@@ -68,17 +67,19 @@ class Deciding:
             same = known.proposal is not None and known.proposal.plan is found.plan
             known.proposal = found
             if not same:
+                known.remark = ""
                 known.obey(obeyed(found.plan, known.seen, costs, limits, recompute=self.planner.recompute))
 
-    def exceeded(self, course: Course, known: Known, peak: int, there_bytes: int) -> None:
-        """Report a step whose peak is above the budget, and plan anew if tensors have come since it was recorded.
-        there_bytes: bytes on the device when the step began, without optimizer state that can leave."""
+    def exceeded(self, course: Course, known: Known, there_bytes: int) -> int:
+        """Return how many bytes of tensors have come since a step that exceeded the budget was recorded; 0 for few.
+        Plan anew if they are many. there_bytes: bytes there when the step began, without state that can leave."""
         known.trusted, known.calls = 0, None
         grown = there_bytes - known.recorded.there_bytes if known.recorded is not None else 0
-        many = grown > self.limits.device_bytes // WORTH_A_PLAN
-        self.report.exceeded(course.steps, peak, grown if many else 0)
-        if many and known.obeyed is not None:
+        if grown <= self.limits.device_bytes // WORTH_A_PLAN:
+            return 0
+        if known.obeyed is not None:
             course.forget_plans()
+        return grown
 
     def begin(self, course: Course, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Choose the next step's phase. optimizers: those that have stepped in the last step.

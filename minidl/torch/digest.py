@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from minidl.errors import UserError
+
 
 @contextmanager
 def stepping() -> Iterator[list[torch.optim.Optimizer]]:
@@ -29,7 +31,9 @@ def stepping() -> Iterator[list[torch.optim.Optimizer]]:
 
 def digest(optimizers: list[torch.optim.Optimizer]) -> str:
     """Return as text the SHA-256 of all parameters and states of optimizers, and the numbers of both.
-    It covers dtypes, shapes and every bit."""
+    It covers dtypes, shapes and every bit. Raises UserError if there are no optimizers, so nothing to compare."""
+    if not optimizers:
+        raise UserError("it covers what optimizers have trained, and no optimizer has stepped")
     total, parameters, states = sha256(), 0, 0
     for optimizer in optimizers:
         for group in optimizer.param_groups:

@@ -64,7 +64,7 @@ class _Layout:
     fate: Sequence[Fate]
 
 
-def drawn(known: Known, costs: Costs, budget: int, unmanaged_bytes: int) -> Recording:
+def drawn(known: Known, costs: Costs, budget: int) -> Recording:
     """Return the recording from which ``minidl view`` draws the memory of a planned step over time."""
     seen, plan = known.seen, known.shown
     assert seen is not None and plan is not None
@@ -88,8 +88,8 @@ def drawn(known: Known, costs: Costs, budget: int, unmanaged_bytes: int) -> Reco
              ("copied out and in", format_bytes(moved)),
              ("recomputed", format_bytes(again)), ("a step", f"{in_ms(took)} ms")]
     top = max((stay.offset + stay.size for stay in stays), default=0)
-    recording = Recording(f"PyTorch, addresses {DRAWN}", max(top, min(budget, unmanaged_bytes)), unmanaged_bytes, 0,
-                          seen.trace, _subjects(facts, seen), events, stays,
+    recording = Recording(f"PyTorch, addresses {DRAWN}", max(top, min(budget, known.unmanaged_bytes)),
+                          known.unmanaged_bytes, 0, seen.trace, _subjects(facts, seen), events, stays,
                           (RecordedStep(took, plan.seconds, moved, again, 1),), _remarks(known, costs), shown,
                           limit_bytes=budget if known.obeyed is None else 0)
     recording.check()

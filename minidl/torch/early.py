@@ -1,7 +1,7 @@
 """Checks before the first step has ended: finds the optimizers, and refuses a budget below what any step needs.
 
-An optimizer that was made before the management began is found among the objects of the process. It belongs to this
-program if a forward pass saves one of its parameters.
+When autograd saves its first tensor, the optimizers are found among the objects of the process. One of them belongs to
+this program if the forward pass saves one of its parameters. Optimizers that are made later are checked as they step.
 """
 
 from collections.abc import Callable
@@ -21,21 +21,20 @@ class Early:
     def __init__(self, budget: int, states: States) -> None:
         self.budget, self.states = budget, states
         self.saw: Callable[[torch.Tensor], None] | None = None
-        self._of: dict[int, list[torch.optim.Optimizer]] = {}  # by the id of a parameter
+        self._of: dict[int, list[torch.optim.Optimizer]] | None = None  # by the id of a parameter; None: not looked for
 
     def begin(self) -> None:
-        """Find all optimizers of the process, so that ``saw`` recognizes their parameters."""
-        for optimizer in all_of(kinds(torch.optim.Optimizer)):
-            for p in parameters_of(optimizer):
-                self._of.setdefault(id(p), []).append(optimizer)
-        self.saw = self._saw if self._of else None
+        """Start watching."""
+        self.saw = self._saw
 
     def end(self) -> None:
         """Stop watching: the first step has ended."""
-        self.saw, self._of = None, {}
+        self.saw = self._of = None
 
     def _saw(self, tensor: torch.Tensor) -> None:
         """For an optimizer's parameter, send the optimizer's state to the host. May raise BudgetTooSmall."""
+        if self._of is None:
+            self._of = _by_parameter()
         found = self._of.get(id(tensor if tensor._base is None else tensor._base), [])
         if not found:
             return
@@ -55,3 +54,11 @@ class Early:
                      for kind, tensors in there.items()}
         refuse_early(self.budget, on_device, when)
 
+
+def _by_parameter() -> dict[int, list[torch.optim.Optimizer]]:
+    """Return all optimizers of the process, by the id of each of their parameters."""
+    found = dict[int, list[torch.optim.Optimizer]]()
+    for optimizer in all_of(kinds(torch.optim.Optimizer)):
+        for p in parameters_of(optimizer):
+            found.setdefault(id(p), []).append(optimizer)
+    return found

@@ -8,6 +8,7 @@ PyTorch's global hook reports, and autograd holds no saved tensor for another ba
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable, Sequence
 from threading import get_ident
@@ -19,7 +20,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from minidl import policies
-from minidl.errors import UserError
+from minidl.errors import UserError, WrongKind
 from minidl.plan.costs import Limits
 from minidl.plan.policy import Policy
 from minidl.planning.allowance import Allowance
@@ -45,6 +46,7 @@ from minidl.view.packing import pack
 from minidl.view.page import write_page
 
 ENDLESS = 1 << 60
+LATER = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -52,8 +54,8 @@ class managed:  # noqa: N801 # programs call it like a function
     """Keep the device memory of the code inside within a budget of bytes, without changing its results.
 
     Use it as a context manager, as a decorator, or by ``start()`` and ``stop()``. Raises BudgetTooSmall as soon as a
-    step is known not to fit with everything evicted that can be evicted: in the first step, before an optimizer changes
-    anything, if parameters and gradients alone exceed the budget; otherwise after the second step.
+    step is known not to fit even if everything is evicted that can be: before an optimizer first changes anything, if
+    its parameters and gradients exceed the budget; otherwise when a step of this kind has been recorded.
     """
 
     def __init__(self, budget: str | int, *, policy: str | Policy = "auto", host: str | int | None = None,
@@ -91,7 +93,7 @@ class managed:  # noqa: N801 # programs call it like a function
         self._thread = 0  # the thread that called start()
         self.allowance = Allowance(perf_counter, limited=True)
         self._report = Report(self.budget)
-        self.deciding = Deciding(self.planner, self.states, self.backend, self.limits, self._report, self.allowance)
+        self.deciding = Deciding(self.planner, self.states, self.backend, self.limits, self.allowance)
 
     # Around a program ------------------------------------------------------------------------------------------------
     def start(self) -> managed:
@@ -131,7 +133,12 @@ class managed:  # noqa: N801 # programs call it like a function
         self.stop()
 
     def __call__(self, function: F) -> F:
-        """Use this object as a decorator: return a function that runs ``function`` with its memory managed."""
+        """Use this object as a decorator: return a function that runs ``function`` with its memory managed.
+        Raises WrongKind for a generator or coroutine function, whose code runs after the call has returned."""
+        if any(kind(function) for kind in LATER):
+            raise WrongKind(f"{getattr(function, '__qualname__', function)} is a generator or coroutine function: its "
+                            "code runs after the call has returned: put `with managed(...):` around what runs it")
+
         @functools.wraps(function)
         def around(*args: Any, **kwargs: Any) -> Any:
             with self:
@@ -175,16 +182,16 @@ class managed:  # noqa: N801 # programs call it like a function
         Without effect if autograd has saved nothing in it. Raises BudgetTooSmall for a step that was recorded and does
         not fit."""
         self.saved.before = None
-        self.early.end()
         if not self._handles or (self.unhooked.idle if self.unhooked.bare else not self.saved.packs):
             return
+        self.early.end()
         self.unhooked.end()
         packs = self.saved.packs
         seconds = perf_counter() - self._began
         phase, self.recorder.on, self.recorder.lineage = self.course.phase, False, False
         expected = self.course.expected
         known = self.course.end(packs)
-        self._report.stepped(phase, seconds, self.saved, known)
+        self._report.stepped(phase, seconds, self.saved)
         slowed, peak = self.gauge.slows, self.gauge.end()
         try:
             self.allowance.run_seconds += seconds
@@ -195,7 +202,8 @@ class managed:  # noqa: N801 # programs call it like a function
                                       self.saved.late_ids)
             if peak > self.budget:
                 self.gauge.exceeded()
-                self.deciding.exceeded(self.course, known, peak, self.gauge.bytes)
+                grown = self.deciding.exceeded(self.course, known, self.gauge.bytes)
+                self._report.exceeded(self.course.steps, peak, grown)
         finally:
             self._begin()
 
@@ -224,8 +232,7 @@ class managed:  # noqa: N801 # programs call it like a function
     # Results ---------------------------------------------------------------------------------------------------------
     def report(self) -> Report:
         """Return the numbers so far, such as bytes copied, steps run and seconds per step."""
-        return self._report.now(self.backend, self.dropping.replay.calls, self.course, self.states.moved_bytes,
-                                self.planner.remark)
+        return self._report.now(self.backend, self.dropping.replay.calls, self.course, self.states.moved_bytes)
 
     def fit(self, shares: Sequence[float] = SHARES) -> Fit:
         """Return the step's floor with its parts, its unmanaged peak, and its predicted speed in budgets between these.
@@ -240,22 +247,22 @@ class managed:  # noqa: N801 # programs call it like a function
         Raises UserError before the second step has ended."""
         return explanation(self.course.latest("explain()"), self.deciding.costs, rows)
 
-    def save_trace(self, path: str) -> None:
+    def save_trace(self, path: str, *, force: bool = False) -> None:
         """Write the trace of a recorded step to a JSON file, which ``minidl lab trace`` and ``minidl view`` read.
         If the program has several kinds of steps, it is of the kind that ran last among those that have a plan.
-        Raises UserError before the second step has ended, and if the file cannot be written."""
-        save_trace(self.course.latest("save_trace()"), path)
+        Raises UserError before the second step has ended, and if the file cannot be written. force: write over a file
+        that minidl did not write, too."""
+        save_trace(self.course.latest("save_trace()"), path, force=force)
 
-    def save_plan(self, path: str) -> None:
-        """Write the current plan to a JSON file, which ``minidl compare`` reads. Raises as ``save_trace`` does."""
-        save_plan(self.course.latest("save_plan()"), path)
+    def save_plan(self, path: str, *, force: bool = False) -> None:
+        """Write the current plan to a JSON file, which ``minidl compare`` reads. As ``save_trace`` otherwise."""
+        save_plan(self.course.latest("save_plan()"), path, force=force)
 
-    def page(self, path: str) -> None:
+    def page(self, path: str, *, force: bool = False) -> None:
         """Write an HTML page with the memory of the planned step over time, by module and line of the program.
-        Its addresses are computed from lifetimes, since those of PyTorch's allocator are not known. Raises as
-        ``save_trace`` does."""
-        write_page(path, [pack(drawn(self.course.latest("page()"), self.deciding.costs, self.budget,
-                                     self._report.unmanaged_bytes))])
+        Its addresses are computed from lifetimes, since those of PyTorch's allocator are not known. As ``save_trace``
+        otherwise."""
+        write_page(path, [pack(drawn(self.course.latest("page()"), self.deciding.costs, self.budget))], force=force)
 
 
 def _when_done() -> float:

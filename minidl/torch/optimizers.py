@@ -78,14 +78,15 @@ def step_in_parts(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwarg
     """Return a function that runs the optimizer's step without its hooks; None if it may not run part by part.
 
     It may not if the step has arguments, such as a closure, if the program has registered hooks that must see the
-    whole step, or if the class of the optimizer is not in ``BY_PARAMETER``. args, kwargs: those of ``step()``.
+    whole step or has wrapped the step itself, or if the class of the optimizer is not in ``BY_PARAMETER``.
+    args, kwargs: those of ``step()``.
     """
     asked = len(args) > 1 or any(value is not None for value in kwargs.values())
     if not _by_parameter(optimizer) or asked or _others_hook() or (
             optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks):
         return None
-    step = getattr(type(optimizer).step, "__wrapped__", None)
-    return None if step is None else lambda: step(optimizer)
+    step = type(optimizer).step.__wrapped__  # type: ignore[attr-defined] # inside PyTorch's hooks
+    return lambda: step(optimizer)
 
 
 def closure_then(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any],
@@ -108,8 +109,18 @@ def closure_then(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
 
 
 def _by_parameter(optimizer: torch.optim.Optimizer) -> bool:
+    """True for a class in ``BY_PARAMETER`` with PyTorch's own step, hooked, and neither wrapped nor replaced."""
     kind = type(optimizer)
-    return kind.__name__ in BY_PARAMETER and kind is getattr(torch.optim, kind.__name__, None)
+    if kind.__name__ not in BY_PARAMETER or kind is not getattr(torch.optim, kind.__name__, None):
+        return False
+    step: Any = kind.step
+    hooked = hasattr(step, "__wrapped__")
+    while step is not None:
+        # functools.wraps copies the name, the module and the attributes of a function, but not its globals.
+        if not getattr(step, "__globals__", {}).get("__name__", "").startswith(("torch.optim.", "torch.utils.")):
+            return False
+        step = getattr(step, "__wrapped__", None)
+    return hooked
 
 
 def _others_hook() -> bool:

@@ -15,7 +15,8 @@ SHARES = (1.0, 0.5, 0.0)  # of an optimizer's parts whose state stays on the dev
 @dataclass(frozen=True)
 class Choice:
     """A plan that keeps one share of the optimizer's state on the device. seen: the step with that share there.
-    limits: the plan's memory limits. seconds: predicted duration of the step, with transfers of the state."""
+    limits: the plan's memory limits. seconds: predicted duration of the step, with transfers of the state.
+    remark: the reason if the policy has no plan, so that this one only swaps; else ""."""
 
     share: float
     seen: Seen
@@ -23,6 +24,7 @@ class Choice:
     proposal: Proposal
     obeyed: Obeyed
     seconds: float
+    remark: str = ""
 
     @property
     def worth(self) -> tuple[int, float]:
@@ -31,7 +33,7 @@ class Choice:
 
 
 class Planner:
-    """Asks a policy for plans. If the policy has none, the plan only swaps, and ``remark`` has the reason.
+    """Asks a policy for plans. If the policy has none, the plan only swaps.
 
     counts_recording  True if recording the lineage of calls, which drops need, takes time from the program, as on a
                       CPU: then a plan with drops must be faster than one that only swaps, recording included.
@@ -39,7 +41,6 @@ class Planner:
 
     def __init__(self, policy: Policy, *, recompute: bool, counts_recording: bool) -> None:
         self.policy, self.recompute, self.counts_recording = policy, recompute, counts_recording
-        self.remark = ""
 
     def best(self, seen: Seen, costs: Costs, limits: Limits, *, others_bytes: int = 0, most: float = 1.0) -> Choice:
         """Return the best plan for a recorded step, among plans for several shares of optimizer state on the device.
@@ -73,12 +74,13 @@ class Planner:
         return found
 
     def _planned(self, share: float, seen: Seen, costs: Costs, limits: Limits, moving: float) -> Choice:
+        remark = ""
         try:
             proposal = proposed(self.policy, seen, costs, limits)
         except UserError as error:
-            self.remark, proposal = str(error), Proposal(EMPTY_PLAN)
+            remark, proposal = str(error), Proposal(EMPTY_PLAN)
         obey = obeyed(proposal.plan, seen, costs, limits, recompute=self.recompute)
-        if obey.decisions and not proposal.plan.evictions and not self.remark:
-            self.remark = f"policy {self.policy.name!r} has no plan for this step"
-        return Choice(share, seen, limits, proposal, obey, obey.seconds + moving)
+        if obey.decisions and not proposal.plan.evictions and not remark:
+            remark = f"policy {self.policy.name!r} has no plan for this step"
+        return Choice(share, seen, limits, proposal, obey, obey.seconds + moving, remark)
 

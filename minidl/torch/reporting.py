@@ -28,16 +28,18 @@ SWAPPING = "with swaps alone"  # planned steps, if the policy has no plan of its
 class Report:
     """The numbers that ``managed.report()`` returns; printed, they are a table.
 
-    budget_bytes     the budget; unmanaged_bytes: the step's peak if nothing is evicted; floor: the smallest budget for
-                     the step; planned_bytes: the step's peak by the current plan. 0 or None until known.
+    budget_bytes     the budget; unmanaged_bytes: the peak if nothing is evicted; floor: the smallest budget;
+                     planned_bytes: the peak by the current plans. Each is that of the kind of step that has the
+                     largest. 0 or None until known.
     out_bytes        bytes copied to the host so far; in_bytes: copied back; state_bytes: optimizer state among both;
                      host_bytes: the peak of host memory in use for copies.
     late, refused    how often a read in planned steps found its tensor still away (dropped ones always are); tensors
                      for which the host had no room.
     over_bytes       by how much the largest measured peak exceeds the budget; over: in which step, and by what it was
                      exceeded; 0 and "" if no measured step has exceeded it.
-    remark           the reason if the policy has no plan of its own; else "".
-    steps            number of steps of each phase; diverged: number of steps that departed from their plan.
+    remark           the reason if the policy has no plan of its own for a kind of step; else "".
+    steps            number of steps of each phase; diverged: number of steps that began by a plan and then saved other
+                     tensors.
     seconds          median of the latest 50 steps, by phase; stalled_seconds: total wait of computation for copies.
     """
 
@@ -66,15 +68,13 @@ class Report:
         """The fewest bytes in which the step can run; 0 until known."""
         return self.floor.nbytes if self.floor is not None else 0
 
-    def stepped(self, phase: Phase, seconds: float, saved: Any, known: Known) -> None:
-        """Add a step that has ended to the numbers. saved: the ``Saved`` with its counts; known: the kind of step."""
+    def stepped(self, phase: Phase, seconds: float, saved: Any) -> None:
+        """Add a step that has ended to the numbers. saved: the ``Saved`` with its counts."""
         self.steps[phase] = self.steps.get(phase, 0) + 1
         self._took.setdefault(phase, []).append(seconds)
         del self._took[phase][:-50]
         self.refused += saved.refused
         self.late += saved.late if phase is Phase.GUIDED else 0
-        if known.obeyed is not None:
-            self.planned_bytes = known.obeyed.peak_bytes
 
     def exceeded(self, step: int, peak: int, grown: int) -> None:
         """Store by how much a step exceeded the budget. grown: bytes that have come since the step was recorded."""
@@ -84,16 +84,17 @@ class Report:
                    "it was exceeded by what no recorded step did, such as a pass for validation, or larger tensors")
             self.over = f"in step {step} or before it: {why}"
 
-    def measured(self, unmanaged_bytes: int, floor: Floor) -> None:
-        """Store the unmanaged peak and the floor of a step, known when the step has been recorded."""
-        self.unmanaged_bytes, self.floor = unmanaged_bytes, floor
-
-    def now(self, backend: Any, replayed_calls: int, course: Course, state_bytes: int, remark: str) -> Report:
+    def now(self, backend: Any, replayed_calls: int, course: Course, state_bytes: int) -> Report:
         """Return a copy of this report with the given counts, and those of the backend and the course, filled in."""
-        traffic = backend.traffic
+        traffic, known = backend.traffic, course.known
+        floors = [k.floor for k in known if k.floor is not None]
+        plans = [k.obeyed for k in known if k.obeyed is not None]
         return replace(self, out_bytes=traffic.out_bytes, in_bytes=traffic.in_bytes, host_bytes=backend.host.most,
                        stalled_seconds=traffic.stalled_seconds, replayed_calls=replayed_calls, diverged=course.diverged,
-                       state_bytes=state_bytes, remark=remark,
+                       state_bytes=state_bytes, unmanaged_bytes=max((k.unmanaged_bytes for k in known), default=0),
+                       floor=max(floors, key=lambda floor: floor.nbytes, default=None),
+                       planned_bytes=max((plan.peak_bytes for plan in plans), default=0),
+                       remark=next((k.remark for k in known if k.remark), ""),
                        steps=dict(self.steps), seconds={phase: median(took) for phase, took in self._took.items()})
 
     def __str__(self) -> str:
@@ -112,8 +113,10 @@ class Report:
         names = {phase: SWAPPING if phase is Phase.GUIDED and self.remark else phase.value for phase in self.steps}
         lines += [(f"steps, {names[phase]}", f"{count}, {self.seconds[phase] * 1e3:.1f} ms each")
                   for phase, count in self.steps.items()]
+        if not self.steps:
+            lines.append(("steps", "none has ended: an optimizer's step ends one, or memory.step()"))
         if self.diverged:
-            lines.append(("of these like no known step", str(self.diverged)))
+            lines.append(("of all steps, unlike their plan", str(self.diverged)))
         if self.refused:
             lines.append(("saved tensors that found no room on the host", str(self.refused)))
         if self.remark:
@@ -151,13 +154,13 @@ def explanation(known: Known, costs: Costs, rows: int) -> str:
                       f"  step: {in_ms(seen.trace.seconds)} ms of calls, {took}"])
 
 
-def save_trace(known: Known, path: str) -> None:
+def save_trace(known: Known, path: str, *, force: bool) -> None:
     """Write the trace of a recorded kind of step to a JSON file. Raises UserError if it cannot be written."""
     assert known.recorded is not None
-    write_whole(path, trace_to_json(known.recorded.trace).encode(), is_trace)
+    write_whole(path, trace_to_json(known.recorded.trace).encode(), is_trace, force=force)
 
 
-def save_plan(known: Known, path: str) -> None:
+def save_plan(known: Known, path: str, *, force: bool) -> None:
     """Write the plan that a kind of step follows to a JSON file. Raises UserError if it cannot be written."""
     assert known.seen is not None and known.shown is not None
-    write_whole(path, plan_to_json(SavedPlan.of(known.shown.plan, known.seen.trace)).encode(), is_plan)
+    write_whole(path, plan_to_json(SavedPlan.of(known.shown.plan, known.seen.trace)).encode(), is_plan, force=force)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import train
+from minidl.__main__ import console
 from minidl.cli import command
 from minidl.cli.app.progress import Lines
 from minidl.cli.command import finish
@@ -144,6 +145,15 @@ def test_a_command_in_another_thread_leaves_signals_alone(capsys):
     thread.start()
     thread.join()
     assert codes == [2] and signal.getsignal(signal.SIGINT) == before
+
+
+def test_a_command_that_ignores_ctrl_c_from_its_start_goes_on_ignoring_it(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["minidl"])
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts what runs in its background
+    try:
+        assert console() == 0 and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_signal_while_modules_load_shows_no_traceback(tmp_path):

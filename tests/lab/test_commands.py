@@ -208,6 +208,7 @@ def test_a_grid_is_drawn(tmp_path, capsys):
     (tmp_path / "grid.png").write_text("not written by minidl")
     assert run.main([*words, "--kept"]) == 2
     assert "grid.png" in capsys.readouterr().err
+    assert run.main([*words, "--kept", "--force"]) == 0
 
 
 def test_limits_end_a_cell_and_not_the_grid():

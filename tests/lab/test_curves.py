@@ -39,6 +39,7 @@ def test_two_runs_become_one_picture_and_a_strangers_file_is_left_alone(tmp_path
     out.write_text("mine")
     assert main(["lab", "curves", *runs, "--out", str(out)]) == 2
     assert out.read_text() == "mine" and "c.png" in capsys.readouterr().err
+    assert main(["lab", "curves", *runs, "--out", str(out), "--force"]) == 0 and out.read_bytes() != b"mine"
 
 
 @pytest.mark.parametrize(("rows", "why"), [

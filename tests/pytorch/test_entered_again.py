@@ -85,3 +85,11 @@ def test_lbfgs_holds_its_budget_when_its_history_has_filled():
     assert max(peaks) <= memory.budget < max(free) * 0.9
     assert memory.report().steps[Phase.GUIDED] >= 2
     assert same(losses, held)
+
+
+@pytest.mark.parametrize("code", ["def f(): yield", "async def f(): pass", "async def f(): yield"])
+def test_a_function_whose_code_runs_after_its_call_is_refused(code):
+    made = {}
+    exec(code, made)
+    with pytest.raises(TypeError, match="f is a generator or coroutine function"):
+        minidl.torch.managed(ROOMY)(made["f"])

@@ -35,8 +35,9 @@ def test_nothing_is_shown_before_a_step_is_recorded(tmp_path):
     for ask in (memory.fit, memory.explain, lambda: memory.page(str(tmp_path / "m.html")),
                 lambda: memory.save_trace(str(tmp_path / "t.json")),
                 lambda: memory.save_plan(str(tmp_path / "p.json"))):
-        with pytest.raises(UserError, match="second step"):
+        with pytest.raises(UserError, match="second step of a kind: 0 have ended"):
             ask()
+    assert "none has ended" in str(memory.report())
     assert not list(tmp_path.iterdir())
 
 
@@ -85,7 +86,7 @@ def test_a_drawn_step_has_each_tensor_when_the_plan_has_it_and_no_two_at_one_pla
     for how in ("keep", "swap", "mixed", "drop"):
         memory = trained(how)
         known = memory.course.known[0]
-        recording = drawn(known, memory.deciding.costs, memory.budget, memory.report().unmanaged_bytes)
+        recording = drawn(known, memory.deciding.costs, memory.budget)
         recording.check()
         most = max(event.used_bytes for event in recording.events)
         if how in ("keep", "swap"):  # the peak of the plan counts what replays take for a moment, too
@@ -163,3 +164,33 @@ def test_a_policy_that_has_no_plan_for_a_network_says_why_and_what_it_leaves_is_
     run(NETWORKS["transformer"], 3, memory)
     assert memory.report().remark.startswith("policy 'vdnn-conv' ") and memory.report().remark in str(memory.report())
     assert memory.report().planned_bytes <= memory.budget
+
+
+# Reports -------------------------------------------------------------------------------------------------------------
+def test_a_report_has_the_largest_numbers_of_all_kinds_of_steps():
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64))
+    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    memory = minidl.torch.managed(ROOMY)
+    with memory:
+        for rows in 4 * (512, 512, 8, 8):
+            optimizer.zero_grad()
+            network(torch.randn(rows, 64)).pow(2).mean().backward()
+            optimizer.step()
+    small, large = sorted(memory.course.known, key=lambda known: known.unmanaged_bytes)
+    report = memory.report()
+    assert small.used > large.used and 0 < small.floor.nbytes < large.floor.nbytes == report.floor_bytes
+    assert (report.unmanaged_bytes, report.planned_bytes) == (large.unmanaged_bytes, large.obeyed.peak_bytes)
+
+
+def test_a_report_names_no_reason_of_a_plan_that_no_step_follows():
+    """``fit`` asks for plans in other budgets, in which this policy has none."""
+    class Roomy(Own):
+        def plan(self, trace, costs, limits):
+            if limits.device_bytes < ROOMY:
+                raise UserError("too small")
+            return super().plan(trace, costs, limits)
+    memory = minidl.torch.managed(ROOMY, policy=Roomy("some"))
+    run(NETWORKS["convolutional"], 3, memory)
+    memory.fit()
+    assert not memory.report().remark

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import gc
 import io
 
@@ -202,6 +203,24 @@ def test_a_step_that_others_look_into_is_one_step(kind):
     assert memory.report().state_bytes > 0
 
 
+@pytest.mark.parametrize("hooked", [True, False])
+def test_a_step_that_the_program_has_wrapped_is_one_step(hooked, monkeypatch):
+    """The wrapper clips all gradients by their common norm, which parts of the step would not have."""
+    made("AdamW")()  # PyTorch puts its hooks around the step as the first optimizer of a class is made
+    step = torch.optim.AdamW.step if hooked else torch.optim.AdamW.step.__wrapped__
+    clipped = []
+
+    def clipping(optimizer):
+        parameters = optimizer.param_groups[0]["params"]
+        clipped.append(len(parameters))
+        torch.nn.utils.clip_grad_norm_(parameters, 1e-4)
+        return step(optimizer)
+    monkeypatch.setattr(torch.optim.AdamW, "step", functools.wraps(step)(clipping) if hooked else clipping)
+    expected, memory = run(made("AdamW"), 4), away()
+    assert same(run(made("AdamW"), 4, memory), expected) and clipped == 8 * [4]
+    assert memory.report().state_bytes > 0
+
+
 def test_parts_have_all_parameters_once_and_about_the_same_bytes():
     sizes = [5, 1, 1, 1, 2, 2, 1, 1, 1, 1]
     optimizer = torch.optim.SGD([{"params": [torch.nn.Parameter(torch.zeros(size, 10)) for size in sizes[:4]]},
@@ -303,9 +322,8 @@ def test_a_budget_that_the_parameters_alone_exceed_is_refused_before_anything_ha
     with minidl.torch.managed(3 * 4 * WIDTH * WIDTH):
         each = each or made("SGD")()
         before = [p.detach().clone() for p in each.network.parameters()]
-        when = "before the first step" if made_before else "before the optimizer steps"
-        with pytest.raises(minidl.torch.BudgetTooSmall, match=f"{when} there are .*parameters 36.0 KiB") as refused:
-            each.step()
+        with pytest.raises(minidl.torch.BudgetTooSmall, match="before the first step .*s 36.0 KiB") as refused:
+            each.loss()
     assert refused.value.parts["parameters"] == 4 * 4 * WIDTH * WIDTH
     assert all(p.equal(old) for p, old in zip(each.network.parameters(), before, strict=True))
     assert not each.optimizer.state

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -54,7 +55,9 @@ def test_a_script_runs_within_a_budget_with_its_own_arguments_and_the_same_loss(
 
 
 @pytest.mark.parametrize(("words", "why"), [
-    (["run", "--budget", "12 apples", "x.py"], "is not a size"), (["run", "x.py"], "--budget"),
+    (["run", "--budget", "12 apples", "x.py"], "is not a size"),
+    (["run", "x.py", "--budget", "1GiB"], "--budget BYTES is missing: flags of minidl torch run come before"),
+    (["run", "--device", "cpu", "--budget", "1GiB", "x.py"], "unrecognized arguments: --device"),
     (["run", "--budget", "1GiB", "none.py"], "no script none.py"),
     (["run", "--budget", "1GiB", "--policy", "nobody", "x.py"], "nobody")])
 def test_a_command_that_makes_no_sense_is_refused_in_one_line(words, why, capfd):
@@ -64,7 +67,8 @@ def test_a_command_that_makes_no_sense_is_refused_in_one_line(words, why, capfd)
 
 
 @pytest.mark.parametrize(("budget", "why"), [
-    ("20kB", "before the optimizer steps there are"), ("210kB", "with all saved tensors away this step needs")])
+    ("20kB", "before the first step there are"), ("150kB", "before the optimizer steps there are"),
+    ("210kB", "with all saved tensors away this step needs")])
 def test_a_script_that_does_not_fit_ends_with_the_reason(script, capfd, budget, why):
     assert main(["torch", "run", "--budget", budget, script, "5"]) == 2
     assert why in capfd.readouterr().err
@@ -90,7 +94,9 @@ def test_a_script_leaves_its_page_its_trace_its_plan_and_an_explanation(script, 
     assert main(["compare", plan, plan]) == 0 and '"windows"' in Path(trace).read_text()
     Path(plan).write_text("mine")
     assert main([*words, script, "5"]) == 2
-    assert "p.json" in capfd.readouterr().err
+    assert "p.json" in capfd.readouterr().err and Path(plan).read_text() == "mine"
+    assert main([*words, "--force", script, "5"]) == 0
+    assert main(["compare", plan, plan]) == 0
 
 
 def test_a_refused_budget_leaves_a_page_that_shows_by_how_much_and_where(script, tmp_path, capfd):
@@ -104,7 +110,7 @@ def test_a_refused_budget_leaves_a_page_that_shows_by_how_much_and_where(script,
     page.unlink()
     assert main([*words, "--budget", "20kB", script, "5"]) == 2
     told = capfd.readouterr().err
-    assert "--page: nothing to show" in told and "--explain: nothing to show" in told and not page.exists()
+    assert "error: --page: page() needs" in told and "error: --explain: " in told and not page.exists()
 
 
 def test_two_runs_are_compared_by_their_digests(script, capfd):
@@ -117,3 +123,48 @@ def test_two_runs_are_compared_by_their_digests(script, capfd):
     assert told("--budget", "262kB", script, "4") == unmanaged != told("--budget", "none", script, "5")
     assert main(["torch", "run", "--budget", "none", "--explain", script]) == 2
     assert "manages nothing" in capfd.readouterr().err
+
+
+def test_a_script_that_ends_by_an_exit_is_told_of_and_keeps_its_status(script, tmp_path, monkeypatch, capfd):
+    page = tmp_path / "m.html"
+    monkeypatch.chdir(tmp_path)
+    words = ["torch", "run", "--budget", "1GiB", "--digest", "--explain", "--page", "m.html", script]
+
+    def told():
+        err = capfd.readouterr().err
+        assert "\ndigest  " in err and "\nplan: " in err and f"wrote {page}\n" in err and "\nsteps, as planned" in err
+        page.unlink()
+
+    assert main([*words, "5"]) == 0
+    told()
+    with open(script, "a") as file:
+        file.write("import os\nos.chdir('..')\nsys.exit(int(sys.argv[2]))\n")
+    assert main([*words, "5", "0"]) == 0
+    monkeypatch.chdir(tmp_path)
+    told()
+    with pytest.raises(SystemExit) as end:
+        main([*words, "5", "3"])
+    monkeypatch.chdir(tmp_path)
+    assert end.value.code == 3
+    told()
+    with pytest.raises(SystemExit) as end:  # the script fails before there is anything to show
+        main([*words, "1", "3"])
+    assert end.value.code == 3 and "error: --page: page() needs" in capfd.readouterr().err
+
+
+def test_a_script_without_an_optimizer_hears_that_no_step_has_ended(tmp_path, capfd):
+    path = tmp_path / "plain.py"
+    path.write_text("import torch\nx = torch.ones(9, requires_grad=True)\nfor _ in '123': x.exp().sum().backward()\n")
+    assert main(["torch", "run", "--budget", "1GiB", "--digest", "--explain", str(path)]) == 2
+    told = capfd.readouterr().err
+    assert "error: --explain: " in told and "0 have ended" in told and "no optimizer has stepped" in told
+
+
+def test_a_script_sees_ctrl_c_as_under_python(tmp_path):
+    path = tmp_path / "stopped.py"
+    path.write_text("import os, signal, time\n"
+                    "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(60)\n"
+                    "except KeyboardInterrupt:\n    print('saved')\n")
+    done = subprocess.run([sys.executable, "-m", "minidl", "torch", "run", "--budget", "none", str(path)],
+                          cwd=PAGE.parents[2], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "saved\n"), done.stderr

@@ -15,6 +15,7 @@ def parser() -> Parser:
     found.add_argument("runs", nargs="+", metavar="RUN", help="a folder that minidl train --run-dir RUN wrote")
     found.add_argument("--out", default="curves.png", metavar="FILE.png", help="where the picture is written "
                                                                                "(default: curves.png)")
+    found.add_argument("--force", action="store_true", help="write over a file that minidl did not write, too")
     return found
 
 
@@ -22,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (None: the process's own); return its exit code: 0, or 2 after one line about an error."""
     def story() -> int:
         options = parser().parse_args(argv)
-        write_whole(options.out, curves.picture({run: curves.rows_of(Path(run)) for run in options.runs}), is_png)
+        write_whole(options.out, curves.picture({run: curves.rows_of(Path(run)) for run in options.runs}), is_png,
+                    force=options.force)
         print(f"wrote {options.out}")
         return 0
 

@@ -40,6 +40,7 @@ def parser() -> Parser:
     found.add_argument("--out", required=True, metavar="DIR", help="where the grid lies")
     found.add_argument("--parquet", action="store_true", help="the table as DIR/table.parquet, too")
     found.add_argument("--plot", metavar="FILE.png", help="speeds by budget and policy as a picture, with the bound")
+    found.add_argument("--force", action="store_true", help="write over a file that minidl did not write, too")
     found.add_argument("--page", metavar="FILE.md", help="speeds as a page, beside the bound (in a checkout of minidl)")
     found.add_argument("--note", metavar="TEXT", help="a paragraph at the head of that page")
     found.add_argument("--kept", action="store_true", help="run nothing: show the saved cells")
@@ -97,7 +98,7 @@ def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
     """Run the missing cells of the grid, write and print the table, and return the exit code."""
     if arguments.plot:
         require_matplotlib()  # before the first cell runs
-        require_place(arguments.plot, is_png)
+        require_place(arguments.plot, is_png, force=arguments.force)
     page = paper.module("--page", "grid_page") if arguments.page else None
     if page is not None and max(len(arguments.placement), len(arguments.ranks)) > 1:
         raise UserError("--page takes one placement and one number of ranks: it has a column for each budget")
@@ -118,9 +119,9 @@ def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
                         limits=grid.CellLimits(arguments.timeout, arguments.memory), scheduler=arguments.scheduler)
     values = [row.values() for row in rows]
     if arguments.parquet:
-        table.write(os.path.join(arguments.out, "table.parquet"), values)
+        table.write(os.path.join(arguments.out, "table.parquet"), values, force=arguments.force)
     if arguments.plot:
-        write_whole(arguments.plot, speeds.picture(rows), is_png)
+        write_whole(arguments.plot, speeds.picture(rows), is_png, force=arguments.force)
     if page is not None:
         words = shlex.join(word for word in given if word not in ("--kept", "--note", arguments.note))
         page.write(arguments.page, words, rows, len(wanted), arguments.steps, arguments.note)
