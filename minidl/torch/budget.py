@@ -163,7 +163,7 @@ class Fit:
 
 def fit(seen: Seen, planner: Planner, costs: Costs, limits: Limits, *, shares: Sequence[float] = SHARES) -> Fit:
     """Return the floor, the unmanaged peak, and a prediction for budgets at these shares of the way between the two."""
-    floor, most = floor_of(seen, costs, limits), unmanaged(seen.staying(1.0).trace)
+    floor, most = floor_of(seen, costs, limits), unmanaged(seen.staying(1.0))
     alone = max(seen.trace.seconds, 1e-12)
     points = []
     for share in shares:

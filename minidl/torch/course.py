@@ -1,7 +1,7 @@
 """Recognizes training steps by the shapes of their saved tensors, and chooses how the current step runs.
 
     AWAY      every saved tensor is swapped out: the first step of a kind, and a step that is like no known one.
-    MEASURED  the same while the recorder is on: the second step of a kind.
+    MEASURED  the same while the recorder is on: a step that is expected to be of a known kind without a plan.
     GUIDED    the step follows its plan.
 
 The shapes and dtypes of a step's saved tensors (its packs), in order, identify its kind. The expected kind is the one
@@ -12,7 +12,7 @@ kind runs AWAY from that pack on, and the tensors that it has kept on the device
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -30,7 +30,7 @@ from minidl.torch.planned import Obeyed
 from minidl.torch.seen import Kind, Seen
 
 MOST_KNOWN = 64   # kinds of steps that are remembered
-MOST_VAIN = 8     # recordings in a row of a step other than the expected one; then recording stops
+MOST_VAIN = 8     # recordings in a row that led to no plan; then recording stops until a kind of step comes again
 REMEMBERED = 9    # durations kept of each kind of step
 
 Packed = tuple[tuple[int, ...], torch.dtype]
@@ -107,6 +107,8 @@ class Course:
     """The ``Guide`` that decides, by the phase of the step, about each tensor that autograd saves.
 
     diverged    number of steps that departed from the plan that they followed.
+    again       True if the latest step was of a kind that had run before and has no plan yet.
+    departing   called when a step departs from its plan.
     unrecorded  the reason if no step of this program may be recorded; "": steps may be.
     """
 
@@ -118,8 +120,9 @@ class Course:
         self._last: Known | None = None
         self._packs: list[Packed] = []
         self._vain, self.unrecorded = 0, ""
+        self.departing: Callable[[], None] = lambda: None
         self.ahead: Sequence[tuple[Packed, Decision]] = ()
-        self.idle = False
+        self.idle = self.again = False
         self.left = False  # True after stop(): no step is planned
         self._astray = False
 
@@ -152,6 +155,7 @@ class Course:
 
     def _depart(self, known: Known) -> None:
         self.diverged += 1
+        self.departing()
         self.phase, self.ahead = Phase.AWAY, ()
         known.trusted, known.calls = 0, None
 
@@ -185,8 +189,11 @@ class Course:
                 known = self._kind(known.packs[:packs])
         else:
             known = self._kind(tuple(self._packs))
-            if self.phase is Phase.MEASURED:
-                self._vain = 0 if known is self.expected else self._vain + 1
+            self.again = known.used > 0 and known.obeyed is None
+            if self.again:
+                self._vain = 0
+            elif self.phase is Phase.MEASURED:
+                self._vain += 1
         known.used = self.steps
         if self._last is not None:
             self._last.next = known

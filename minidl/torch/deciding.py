@@ -3,7 +3,7 @@
 Feedback: the policy sees how a planned step went, and may answer with another plan.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,14 +13,16 @@ from minidl.plan.plan import Proposal
 from minidl.plan.policy import Observation, Policy, required_proposal
 from minidl.planning.allowance import Allowance
 from minidl.torch.backends import Backend
+from minidl.torch.beneath import compiled, recordable
 from minidl.torch.budget import floor_of, fullest, refuse
 from minidl.torch.course import Course, Known, Phase
 from minidl.torch.optimizers import listed
 from minidl.torch.planned import obeyed, unmanaged
 from minidl.torch.planner import Planner
-from minidl.torch.recorder import compiled, recordable
 from minidl.torch.seen import Seen
 from minidl.torch.states import States
+
+WORTH_A_PLAN = 100  # steps are planned anew if tensors of this part (1 in 100) of the budget have come
 
 
 class Deciding:
@@ -41,14 +43,14 @@ class Deciding:
         """The costs of copies as measured so far."""
         return self.backend.traffic.costs(self.backend.contention)
 
-    def plan(self, known: Known, seen: Seen, optimizer: torch.optim.Optimizer | None) -> None:
-        """Store in ``known`` the first plan for a recorded step, which ``optimizer`` ended (None: no optimizer).
+    def plan(self, known: Known, seen: Seen, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Store in ``known`` the first plan for a recorded step, in which ``optimizers`` stepped.
         Raises BudgetTooSmall if the step's floor is above the budget."""
         if compiled():
             seen = seen.swapping()  # compiled code may write what a replay would read, and the recorder does not see it
         known.recorded, costs = seen, self.costs
         known.floor = floor = floor_of(seen, costs, self.limits)
-        known.unmanaged_bytes = unmanaged(seen.staying(1.0).trace)
+        known.unmanaged_bytes = unmanaged(seen.staying(1.0))
         if floor.nbytes > self.limits.device_bytes:
             known.seen, known.refused = seen, fullest(seen, costs, self.limits)
             full = self.backend.host.refused > self._refused
@@ -56,7 +58,7 @@ class Deciding:
                    full_host=self.limits.host_bytes if full else 0)
         with self.allowance.planning(exempt=True):
             best = self.planner.best(seen, costs, self.limits, most=self.share,
-                                     others_bytes=self.states.others_bytes(optimizer))
+                                     others_bytes=self.states.others_bytes(optimizers))
         self.share = best.share
         known.seen, known.proposal, known.limits, known.remark = best.seen, best.proposal, best.limits, best.remark
         known.obey(best.obeyed)
@@ -74,14 +76,25 @@ class Deciding:
                 known.remark = ""
                 known.obey(obeyed(found.plan, known.seen, costs, limits, recompute=self.planner.recompute))
 
-    def begin(self, course: Course, optimizer: torch.optim.Optimizer | None) -> None:
-        """Choose the next step's phase, after ``optimizer`` (None: no optimizer) has ended the last step.
+    def exceeded(self, course: Course, known: Known, there_bytes: int) -> int:
+        """Return how many bytes of tensors have come since a step that exceeded the budget was recorded; 0 for few.
+        Plan anew if they are many. there_bytes: bytes there when the step began, without state that can leave."""
+        known.trusted, known.calls = 0, None
+        grown = there_bytes - known.recorded.there_bytes if known.recorded is not None else 0
+        if grown <= self.limits.device_bytes // WORTH_A_PLAN:
+            return 0
+        if known.obeyed is not None:
+            course.forget_plans()
+        return grown
+
+    def begin(self, course: Course, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Choose the next step's phase. optimizers: those that have stepped in the last step.
         Plans are void if the program now holds state that they evict, if the lists in the optimizer's state have
         another length than after the step before, or if the process has its first compiled code."""
         steady = True
-        if optimizer is not None:
+        for optimizer in optimizers:
             count = listed(optimizer)
-            steady = count == self._listed.get(optimizer, 0)
+            steady = steady and count == self._listed.get(optimizer, 0)
             self._listed[optimizer] = count
         if self.states.stuck != self._stuck or not steady or compiled() != self._compiled:
             course.forget_plans()

@@ -39,11 +39,11 @@ class Dropping:
         self.recorder.lineage, self.recorder.only = False, None
 
     def rest(self) -> None:
-        """Stop recording calls while an optimizer steps, unless dropped tensors are still needed.
+        """Stop recording calls while an optimizer steps, unless autograd still holds saved tensors.
         Recording also goes on before autograd saves the step's first tensor, since an optimizer's closure may
         compute the loss."""
-        if self.saved.packs and self.recorder.lineage and torch._C._current_graph_task_id() == -1 and not any(
-                item.handles for item in self._dropped):
+        if self.saved.packs and self.recorder.lineage and torch._C._current_graph_task_id() == -1 and (
+                not self.saved.holds()):
             self.recorder.leave()
 
     def forward(self, on: bool) -> None:

@@ -4,7 +4,6 @@ When autograd saves its first tensor, the optimizers are found among the objects
 this program if the forward pass saves one of its parameters. Optimizers that are made later are checked as they step.
 """
 
-import gc
 from collections.abc import Callable
 
 import torch
@@ -13,6 +12,7 @@ from minidl.torch.budget import refuse_early
 from minidl.torch.optimizers import gradients_of, nbytes_of, parameters_of, state_of
 from minidl.torch.seen import Kind
 from minidl.torch.states import States
+from minidl.torch.there import all_of, kinds
 
 
 class Early:
@@ -57,13 +57,8 @@ class Early:
 
 def _by_parameter() -> dict[int, list[torch.optim.Optimizer]]:
     """Return all optimizers of the process, by the id of each of their parameters."""
-    kinds, found = _kinds(torch.optim.Optimizer), dict[int, list[torch.optim.Optimizer]]()
-    for optimizer in [o for o in gc.get_objects() if type(o) in kinds]:
+    found = dict[int, list[torch.optim.Optimizer]]()
+    for optimizer in all_of(kinds(torch.optim.Optimizer)):
         for p in parameters_of(optimizer):
             found.setdefault(id(p), []).append(optimizer)
     return found
-
-
-def _kinds(kind: type) -> set[type]:
-    """Return a class and all classes derived from it."""
-    return {kind}.union(*map(_kinds, kind.__subclasses__()))

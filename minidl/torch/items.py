@@ -111,6 +111,22 @@ class Kept:
         self.handle: Handle | None = None  # set when the tensor is evicted later
 
 
+class Aliases:
+    """Makes tensors without bytes that have the version counters of other tensors, so that writes are noticed."""
+
+    def __init__(self) -> None:
+        self._empty: dict[torch.dtype, torch.Tensor] = {}
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor without bytes that has ``tensor``'s version counter, dtype and device."""
+        empty = self._empty.get(tensor.dtype)
+        if empty is None or empty.device != tensor.device:
+            empty = self._empty[tensor.dtype] = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        alias = tensor.detach()
+        alias.data = empty
+        return alias
+
+
 def share_counter(one: torch.Tensor, other: torch.Tensor) -> bool:
     """True if two tensors have one version counter, so that a write to either raises the version of both.
     Tensors of one storage may have several, for instance the results of ``unsafe_chunk``."""

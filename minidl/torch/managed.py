@@ -1,13 +1,15 @@
 """``managed`` keeps the device memory of an unmodified PyTorch training within a budget.
 
 Saved-tensor hooks intercept every tensor that autograd saves. A step ends when an optimizer has stepped, which
-PyTorch's global hook reports, or where the program calls ``memory.step()``. Plans are made between steps.
+PyTorch's global hook reports, and autograd holds no saved tensor for another backward pass; or where the program calls
+``memory.step()``. Plans are made between steps.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from time import perf_counter
@@ -31,6 +33,7 @@ from minidl.torch.deciding import Deciding
 from minidl.torch.drawing import drawn
 from minidl.torch.dropping import Dropping
 from minidl.torch.early import Early
+from minidl.torch.gauge import Gauge
 from minidl.torch.planned import Obeyed
 from minidl.torch.planner import Planner
 from minidl.torch.recorder import Recorder
@@ -82,8 +85,11 @@ class managed:  # noqa: N801 # programs call it like a function
         self.observer = Observer(self.recorder, self.saved, self.states)
         self.early = Early(self.budget, self.states)
         self.unhooked = Unhooked(self.saved, self.course, self.budget)
+        self.gauge = Gauge(device_type, self.recorder.allocator, self.course, self.states)
+        self.course.departing = self.gauge.give_up
         self._handles: list[Any] = []
-        self._optimizer: torch.optim.Optimizer | None = None  # the one whose step ended the current step
+        self._stepped_in: list[torch.optim.Optimizer] = []  # those that have stepped in the current step
+        self._ending: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # their steps always end a step
         self._began = self._stalled = 0.0
         self._thread = 0  # the thread that called start()
         self.allowance = Allowance(perf_counter, limited=True)
@@ -109,10 +115,11 @@ class managed:  # noqa: N801 # programs call it like a function
         """End the management, if it has begun. Optimizer state returns to the device; evicted tensors when needed."""
         if not self._handles:
             return
+        self.gauge.stop()
         self.unhooked.stop()
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        self._handles, self._stepped_in = [], []
         self.observer.end()
         self.recorder.leave()
         self.early.end()
@@ -158,14 +165,20 @@ class managed:  # noqa: N801 # programs call it like a function
             return
         self.observer.stepped(optimizer)
         self.states.after(optimizer)
-        self._optimizer = optimizer
+        # An optimizer that steps a second time in one step shows that nothing else ends it: from now on it does.
+        if any(optimizer is each for each in self._stepped_in):
+            self._ending.add(optimizer)
+        else:
+            self._stepped_in.append(optimizer)
         # An optimizer that steps during a backward pass ends no step: the pass continues.
         if torch._C._current_graph_task_id() != -1:
             self.saved.before, self.course.ahead, self.unhooked.never = self.step, (), True
+        elif optimizer not in self._ending and self.saved.holds():
+            self.unhooked.never = True  # without hooks it would not be known whether autograd holds anything
         else:
-            self.step(optimizer)
+            self.step()
 
-    def step(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+    def step(self) -> None:
         """End the current step; a program calls this if no optimizer's step ends it.
         Without effect if autograd has saved nothing in it. Raises BudgetTooSmall for a step that was recorded and does
         not fit."""
@@ -183,23 +196,28 @@ class managed:  # noqa: N801 # programs call it like a function
             known.remark = f"PyTorch computes the gradient of {self.recorder.unfit} with other bits in a recorded step"
             known.unfit = True
         self._report.stepped(phase, seconds, self.saved)
+        slowed, peak = self.gauge.slows, self.gauge.end()
         try:
             self.allowance.run_seconds += seconds
-            if phase is Phase.MEASURED and known is expected and self.observer.notes is not None:
-                self.deciding.plan(known, self.observer.notes.seen(), self._optimizer)
-            elif phase is Phase.GUIDED and known is expected:
+            if phase is Phase.MEASURED and self.course.again and self.observer.notes is not None:
+                self.deciding.plan(known, self.observer.notes.seen(), self._stepped_in)
+            elif phase is Phase.GUIDED and known is expected and not slowed:
                 self.deciding.correct(known, seconds, self.backend.traffic.stalled_seconds - self._stalled,
                                       self.saved.late_ids)
+            if peak > self.budget:
+                self.gauge.exceeded()
+                grown = self.deciding.exceeded(self.course, known, self.gauge.bytes)
+                self._report.exceeded(self.course.steps, peak, grown)
         finally:
             self._begin()
 
     def _begin(self) -> None:
         self.observer.end()
-        self.deciding.begin(self.course, self._optimizer)
+        self.deciding.begin(self.course, self._stepped_in)
         plan: Obeyed | None = self.course.expected.obeyed if self.course.expected is not None else None
         if self.course.phase is Phase.MEASURED:
             self.dropping.end()
-            self.observer.begin(self._optimizer)
+            self.observer.begin(self._stepped_in)
         elif self.course.phase is Phase.GUIDED and plan is not None and plan.drops:
             self.recorder.enter()
             self.recorder.begin()
@@ -209,8 +227,10 @@ class managed:  # noqa: N801 # programs call it like a function
             self.dropping.end()
         self.saved.early = self.early.saw
         self.saved.begin()
+        self.gauge.begin()
+        self.unhooked.once = self.gauge.chosen
         self.unhooked.begin()
-        self._optimizer = None
+        self._stepped_in = []
         self._began, self._stalled = perf_counter(), self.backend.traffic.stalled_seconds
 
     # Results ---------------------------------------------------------------------------------------------------------

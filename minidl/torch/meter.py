@@ -11,14 +11,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from minidl.torch.backends import on_host, unseen
+from minidl.torch.beneath import Beneath
 from minidl.torch.schemas import tensors_in
 
 
-class Meter(TorchDispatchMode):
-    """A dispatch mode that counts the bytes of a device's storages. ``bytes``: now; ``peak``: the maximum so far."""
+class Meter(Beneath):
+    """A dispatch mode that counts the bytes of a device's storages. ``bytes``: now; ``peak``: the maximum so far.
+    Storages within code of ``torch.compile`` do not count."""
 
     def __init__(self, known: Iterable[torch.Tensor] = (), device_type: str = "cpu") -> None:
         """Start the count with the tensors of ``known``, which exist already, such as the model's parameters."""
@@ -28,11 +29,6 @@ class Meter(TorchDispatchMode):
         self._seen: dict[int, weakref.ref[Any]] = {}
         for tensor in known:
             self.see(tensor)
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """True: code of ``torch.compile`` runs compiled under a meter, which does not count the storages within it."""
-        return True
 
     def see(self, tensor: torch.Tensor) -> None:
         """Count the bytes of a tensor's storage, if it is on the meter's device, until the storage is freed."""

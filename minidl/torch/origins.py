@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.modules import module as hooks
 
-from minidl.torch.recorder import compiled
+from minidl.torch.beneath import compiled
 
 PASSED = (str(Path(torch.__file__).parent), str(Path(__file__).parent))  # folders whose lines are skipped
 MOST_FRAMES = 100

@@ -13,7 +13,7 @@ import numpy as np
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import EMPTY_PLAN, Action, Plan, Proposal
 from minidl.plan.policy import Policy, required_proposal
-from minidl.plan.trace import TensorId, Trace
+from minidl.plan.trace import TensorId
 from minidl.planning.compiled import simulate
 from minidl.planning.expansion import expand
 from minidl.planning.lifetimes import Lifetimes
@@ -77,6 +77,10 @@ def obeyed(plan: Plan, seen: Seen, costs: Costs, limits: Limits, *, recompute: b
         plan = to_plan(trace, facts, mode, prefetch_at)
     action = {int(facts.ids[facts.gap_tensor[gap]]): Action.SWAP_OUT if mode[gap] == SWAP else Action.DROP
               for gap in np.nonzero(mode)[0].tolist()}
+    if peak + seen.outliving_bytes <= limits.device_bytes:
+        peak += seen.outliving_bytes
+    else:
+        action |= dict.fromkeys(seen.outlive, Action.SWAP_OUT)
     decisions = {number: Decision(action[tensor_id], tensor_id) for number, tensor_id in seen.packs.items()
                  if tensor_id in action}
     replayed = _replayed(facts, mode, seen)
@@ -154,6 +158,6 @@ def _triggers(plan: Plan, seen: Seen, action: Mapping[TensorId, Action]) -> dict
     return {number: tuple(tensors) for number, tensors in found.items()}
 
 
-def unmanaged(trace: Trace) -> int:
+def unmanaged(seen: Seen) -> int:
     """Return the unmanaged peak of a step in bytes: its peak if nothing is evicted."""
-    return max(Lifetimes.of(trace).live_bytes, default=0)
+    return max(Lifetimes.of(seen.trace).live_bytes, default=0) + seen.outliving_bytes

@@ -7,21 +7,19 @@ The mode is at the bottom of the stack of modes, so that modes which a program e
 While recording is off it passes every call on. It decides nothing and moves nothing.
 """
 
-import sys
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch.utils import _python_dispatch as modes
 
+from minidl.torch.beneath import Beneath
 from minidl.torch.eligible import is_foreign
 from minidl.torch.lineage import Value, frozen
 from minidl.torch.schemas import UNFILLED, schema_of, tensors_in, written_by
+from minidl.torch.there import has_own_dispatch
 
-# False in older versions of PyTorch, where compiled code runs uncompiled under any mode.
-BESIDE_COMPILED = hasattr(modes.TorchDispatchMode, "ignore_compile_internals")
 PASSED_THROUGH = ("FakeTensor", "FunctionalTensor")  # tensors without values, while a compiler traces
 
 
@@ -37,7 +35,7 @@ class Listener(Protocol):
         """Called when the storage of a value is freed."""
 
 
-class Recorder(modes.TorchDispatchMode):
+class Recorder(Beneath):
     """The dispatch mode that records calls between ``enter`` and ``leave``, while ``on`` is true.
 
     listener  is told about every recorded call; None: there is no listener.
@@ -63,42 +61,18 @@ class Recorder(modes.TorchDispatchMode):
         self._died: list[Value] | None = None  # while a call runs: the values that ended in it
         # Address of a storage -> the storage, and the value that it contains.
         self._holds: dict[int, tuple[weakref.ref[Any], Callable[[], Value | None]]] = {}
-        self._placed = False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """True: code of ``torch.compile`` runs compiled under this mode, which does not see the calls in it.
-        Otherwise it would run uncompiled, with other bits."""
-        return True
-
-    # On the stack of modes -------------------------------------------------------------------------------------------
-    def enter(self) -> None:
-        """Put this mode at the bottom of PyTorch's stack of dispatch modes, unless it is there already."""
-        if not self._placed:
-            above = lifted()
-            self.__enter__()
-            put_back(above)
-            self._placed = True
 
     def leave(self) -> None:
         """Stop recording, and remove this mode from PyTorch's stack of dispatch modes, wherever in the stack it is."""
         self.on = False
-        if not self._placed:
-            return
-        stack = modes._get_current_dispatch_mode_stack()
-        if not any(mode is self for mode in stack):
-            self._placed = False  # another thread's stack, or the program has removed the mode
-            return
-        above = lifted(until=self)
-        self.__exit__(None, None, None)
-        put_back(above)
-        self._placed = False
+        super().leave()
 
-    def begin(self, lasting: Iterable[torch.Tensor] = ()) -> list[Value]:
-        """Begin a step: forget all values, and return new ones for ``lasting``, tensors that exist before the step."""
+    def begin(self, lasting: Iterable[torch.Tensor] = (), storages: Iterable[Any] = ()) -> list[Value]:
+        """Begin a step: forget all values, and return new ones for the tensors and storages that exist before it."""
         self._holds.clear()
         self.order, self.spent, self.unfit = 0, 0.0, ""
-        return [self.value_of(tensor) for tensor in lasting if self.sees(tensor)]
+        every = [*(tensor.untyped_storage() for tensor in lasting if self.sees(tensor)), *storages]
+        return list(dict.fromkeys(self.held(storage) or self.hold(storage, None) for storage in every))
 
     # Values ----------------------------------------------------------------------------------------------------------
     def sees(self, tensor: torch.Tensor) -> bool:
@@ -150,7 +124,7 @@ class Recorder(modes.TorchDispatchMode):
         if not self.on and not self.lineage:
             return func(*args, **kwargs)
         for kind in types:
-            if kind not in (torch.Tensor, torch.nn.Parameter) and _has_own_dispatch(kind):
+            if kind not in (torch.Tensor, torch.nn.Parameter) and has_own_dispatch(kind):
                 return func(*args, **kwargs) if kind.__name__ in PASSED_THROUGH else NotImplemented
         schema = schema_of(func)
         if schema.view:
@@ -260,36 +234,3 @@ class Recorder(modes.TorchDispatchMode):
             value = known[1]() if known is not None else None
             if value is not None:
                 value.storage = None
-
-
-def compiled() -> bool:
-    """True if ``torch.compile`` has compiled code in this process."""
-    compiler = sys.modules.get("torch._dynamo.convert_frame")
-    return compiler is not None and bool(getattr(compiler, "FRAME_COUNTER", 1))
-
-
-def recordable() -> bool:
-    """True if a recorded step has the bits of any other: no compiled code, or a PyTorch that runs it under modes."""
-    return BESIDE_COMPILED or not compiled()
-
-
-def _has_own_dispatch(kind: Any) -> bool:
-    return kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and (
-        kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)
-
-
-def lifted(until: Any = None) -> list[Any]:
-    """Take all dispatch modes above ``until`` (None: all modes) off the stack; return them, the topmost last."""
-    above: list[Any] = []
-    stack = modes._get_current_dispatch_mode_stack()
-    for mode in reversed([m for m in stack if getattr(m, "_mode_key", None) is None]):
-        if mode is until:
-            break
-        above.insert(0, modes._pop_mode())
-    return above
-
-
-def put_back(above: list[Any]) -> None:
-    """Put the dispatch modes that ``lifted`` has returned back on PyTorch's stack, in their old order."""
-    for mode in above:
-        modes._push_mode(mode)

@@ -124,14 +124,15 @@ class Replay:
             state.scratch[value].fill_(0)
             return state.scratch[value]
         storage = state.made.get(value)
-        own = storage is not None
+        item = value.item() if value.item is not None else None
+        own = storage is not None and (item is None or item.storage is not storage)
         if storage is None:
             storage = value.here
         if storage is None:
-            storage = self.bring(value.item())
+            storage = self.bring(item)
         if not ref.written:
             return storage
-        if not own:  # else the replay made it, and all its earlier readers have run
+        if not own:  # else the replay made it for itself, and all its earlier readers have run
             copy = empty_storage(value.nbytes, ref.device)
             copy.copy_(storage)
             storage = copy

@@ -35,6 +35,8 @@ class Report:
                      host_bytes: the peak of host memory in use for copies.
     late, refused    how often a read in planned steps found its tensor still away (dropped ones always are); tensors
                      for which the host had no room.
+    over_bytes       by how much the largest measured peak exceeds the budget; over: in which step, and by what it was
+                     exceeded; 0 and "" if no measured step has exceeded it.
     remark           the reason if the policy has no plan of its own for a kind of step; else "".
     steps            number of steps of each phase; diverged: number of steps that began by a plan and then saved other
                      tensors.
@@ -54,6 +56,8 @@ class Report:
     refused: int = 0
     late: int = 0
     diverged: int = 0
+    over_bytes: int = 0
+    over: str = ""
     remark: str = ""
     steps: dict[Phase, int] = field(default_factory=dict)
     seconds: dict[Phase, float] = field(default_factory=dict)
@@ -71,6 +75,14 @@ class Report:
         del self._took[phase][:-50]
         self.refused += saved.refused
         self.late += saved.late if phase is Phase.GUIDED else 0
+
+    def exceeded(self, step: int, peak: int, grown: int) -> None:
+        """Store by how much a step exceeded the budget. grown: bytes that have come since the step was recorded."""
+        if peak - self.budget_bytes > self.over_bytes:
+            self.over_bytes = peak - self.budget_bytes
+            why = (f"{format_bytes(grown)} of tensors have come since the step was recorded" if grown else
+                   "it was exceeded by what no recorded step did, such as a pass for validation, or larger tensors")
+            self.over = f"in step {step} or before it: {why}"
 
     def now(self, backend: Any, replayed_calls: int, course: Course, state_bytes: int) -> Report:
         """Return a copy of this report with the given counts, and those of the backend and the course, filled in."""
@@ -91,6 +103,8 @@ class Report:
             lines += [("unmanaged peak", format_bytes(self.unmanaged_bytes)), ("floor, all evicted", str(self.floor))]
         if self.planned_bytes:
             lines.append(("peak of the plan", format_bytes(self.planned_bytes)))
+        if self.over_bytes:
+            lines.append(("budget exceeded by", f"{format_bytes(self.over_bytes)}, {self.over}"))
         lines += [("copied out", format_bytes(self.out_bytes)), ("copied in", format_bytes(self.in_bytes)),
                   ("of both, the optimizer's state", format_bytes(self.state_bytes)),
                   ("most on the host", format_bytes(self.host_bytes)),

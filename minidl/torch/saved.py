@@ -16,7 +16,7 @@ import torch
 from minidl.plan.plan import Action
 from minidl.torch.backends import Backend, quiet
 from minidl.torch.eligible import Eligible
-from minidl.torch.items import STAY, SWAP, Decision, Guide, Handle, Item, Kept, Watch, check, share_counter
+from minidl.torch.items import STAY, SWAP, Aliases, Decision, Guide, Handle, Item, Kept, Watch, check, share_counter
 
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # the number of dispatch modes now
 
@@ -49,11 +49,12 @@ class Saved:
         self.packs = self.unpacks = 0
         self.late = self.refused = 0
         self.late_ids: dict[int, int] = {}
-        self._items: dict[int, weakref.ref[Item]] = {}  # by the address of the storage
+        self._items: dict[int, weakref.ref[Item]] = {}  # the latest by the address of its storage
+        self._every: list[weakref.ref[Item]] = []  # also those whose address another storage has got
         self._by_tensor: dict[int, weakref.ref[Item]] = {}
         self._kept: list[weakref.ref[Kept]] = []
         self._unfilled: deque[tuple[int, weakref.ref[Kept], Decision]] = deque()  # the oldest first
-        self._empty: dict[torch.dtype, torch.Tensor] = {}
+        self._alias = Aliases().of
 
     def begin(self) -> None:
         """Begin a new step: set the counts to 0, and forget the tensors that the last step kept on the device."""
@@ -63,8 +64,21 @@ class Saved:
             self.late_ids = {}
             self.idle = self.guide.idle and self.watch is None
             self._items = {at: ref for at, ref in self._items.items() if ref() is not None}
+            self._every = [ref for ref in self._every if ref() is not None]
             self._by_tensor, self._kept = {}, []
             self._unfilled.clear()
+
+    def holds(self) -> bool:
+        """True if autograd has saved tensors in this step and still holds some: a backward pass may follow."""
+        return bool(self.packs) and (any(ref() is not None for ref in self._kept) or any(
+            item.handles for item in self._alive()))
+
+    def there(self) -> list[Any]:
+        """Return the storages on the device that this object holds for graphs which are still alive."""
+        return [item.storage for item in self._alive() if item.storage is not None]
+
+    def _alive(self) -> list[Item]:
+        return [item for item in (ref() for ref in self._every) if item is not None]
 
     # Forward ---------------------------------------------------------------------------------------------------------
     def pack(self, tensor: torch.Tensor) -> Kept | Handle:
@@ -78,9 +92,7 @@ class Saved:
                 self.forward(True)
             decision = ahead[number][1]
             if decision is STAY or not self.manages(tensor):
-                kept = Kept(tensor, number + 1)
-                self._kept.append(weakref.ref(kept))
-                return kept
+                return self._stays(tensor)
             with self.lock:
                 if self._gone:
                     self._let_go()
@@ -104,17 +116,20 @@ class Saved:
                 self.forward(True)
             # ``manages`` comes before ``quiet``, since tensor subclasses answer through their dispatch.
             if decision.action is None or not self.manages(tensor):
-                kept = Kept(tensor, self.packs)
-                self._kept.append(weakref.ref(kept))
-                return kept
+                return self._stays(tensor)
             with quiet():
                 return self._evicted(tensor, decision)
+
+    def _stays(self, tensor: torch.Tensor) -> Kept:
+        kept = Kept(tensor, self.packs)
+        self._kept.append(weakref.ref(kept))
+        return kept
 
     def _evicted(self, tensor: torch.Tensor, decision: Decision) -> Kept | Handle:
         if tensor._version == 0 and tensor.is_leaf:
             # The call that saves a tensor may still have to fill it, as ``rrelu`` does with its noise. Such a call
             # saves at most one tensor more before it runs.
-            kept = Kept(tensor, self.packs)
+            kept = self._stays(tensor)
             self._unfilled.append((self.packs, weakref.ref(kept), decision))
             return kept
         return self._handle(tensor, decision, self.packs)
@@ -150,6 +165,7 @@ class Saved:
             return item
         item = Item(storage, alias, self.forget)
         self._items[address] = ref = weakref.ref(item)
+        self._every.append(ref)
         if decision.tensor_id is not None:
             item.tensor_id = decision.tensor_id
             self._by_tensor[decision.tensor_id] = ref
@@ -164,27 +180,18 @@ class Saved:
             item.storage = None
         return item
 
-    def _alias(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor without bytes that has ``tensor``'s version counter, so that writes to it are noticed."""
-        empty = self._empty.get(tensor.dtype)
-        if empty is None or empty.device != tensor.device:
-            empty = self._empty[tensor.dtype] = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        alias = tensor.detach()
-        alias.data = empty
-        return alias
-
     def retreat(self) -> None:
         """Swap out the tensors that this step has kept so far, since it departs from its plan."""
         if self.retreating is not None:
             self.retreating()
-        for ref in self._kept:
-            kept = ref()
-            if kept is not None and kept.number + 1 >= self.packs:
-                self._unfilled.append((kept.number, ref, SWAP))
+        kept, self._kept = self._kept, []
+        for ref in kept:
+            each = ref()
+            if each is not None and each.number + 1 >= self.packs:  # as in ``_evicted``
+                self._unfilled.append((each.number, ref, SWAP))
                 continue
             with quiet():
-                self._evict_kept(kept, SWAP)
-        self._kept = []
+                self._evict_kept(each, SWAP)
 
     # Backward --------------------------------------------------------------------------------------------------------
     def unpack(self, kept: Kept | Handle) -> torch.Tensor:

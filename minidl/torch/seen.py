@@ -30,6 +30,8 @@ class Seen:
     states   tensor of optimizer state that is on the host between steps -> the number of the optimizer's part that it
              belongs to, and how many parts the optimizer steps in.
     origins  per call of the trace: where in the program it comes from.
+    outlive  saved tensors that autograd still holds, unread, when the step ends. In the trace they end when they leave.
+    there_bytes  bytes on the device when the step began.
     """
 
     trace: Trace
@@ -40,6 +42,13 @@ class Seen:
     kinds: Mapping[TensorId, Kind] = field(default_factory=dict)
     states: Mapping[TensorId, tuple[int, int]] = field(default_factory=dict)
     origins: tuple[Origin, ...] = ()
+    outlive: frozenset[TensorId] = frozenset()
+    there_bytes: int = 0
+
+    @property
+    def outliving_bytes(self) -> int:
+        """Bytes that a step needs more than its trace has, if the saved tensors that outlive it stay."""
+        return sum(self.trace.tensors[tensor_id].nbytes for tensor_id in self.outlive)
 
     @property
     def state_bytes(self) -> int:

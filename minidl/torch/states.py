@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -152,9 +152,15 @@ class States:
         """True if a tensor holds, in host memory, optimizer state that is away from the device."""
         return tensor.untyped_storage()._cdata in on_host
 
-    def others_bytes(self, optimizer: torch.optim.Optimizer | None) -> int:
-        """Return the bytes of state, of all optimizers but this one, that this object moves to the host and back."""
-        return sum(waiting.nbytes for ref, known in self._known.items() if ref() not in (None, optimizer)
+    @property
+    def there_bytes(self) -> int:
+        """Bytes of state on the device that can leave it."""
+        return sum(waiting.nbytes for known in self._known.values() for waiting in known.values()
+                   if waiting is not None and not waiting.away)
+
+    def others_bytes(self, optimizers: Sequence[torch.optim.Optimizer]) -> int:
+        """Return the bytes of state, of all optimizers but these, that this object moves to the host and back."""
+        return sum(waiting.nbytes for ref, known in self._known.items() if ref() not in (None, *optimizers)
                    for waiting in known.values() if waiting is not None)
 
     # Copies ----------------------------------------------------------------------------------------------------------

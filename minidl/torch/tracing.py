@@ -9,7 +9,7 @@ tensor. The last two delimit the saved tensor's window, in which it may be evict
 """
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from minidl.torch.recorder import Recorder
 from minidl.torch.saved import Saved
 from minidl.torch.seen import Kind, Seen
 from minidl.torch.states import States
+from minidl.torch.there import on_device
 
 GIVEN, LET_GO, BROUGHT_BACK = "given", "let go", "brought back"
 
@@ -51,7 +52,7 @@ class Notes:
     """Collects what happens in a recorded step (calls, saves, freed storages), and makes the step's trace of it."""
 
     def __init__(self, recorder: Recorder, lasting: list[Value], origins: Origins) -> None:
-        """Begin the trace of a step. lasting: the values of tensors that outlive the step, such as parameters."""
+        """Begin the trace of a step. lasting: the values of the tensors that exist before the step."""
         self.recorder, self.origins = recorder, origins
         self.kinds: dict[TensorId, Kind] = {}
         self.states: dict[TensorId, tuple[int, int]] = {}
@@ -64,8 +65,10 @@ class Notes:
         self.back: dict[TensorId, int] = {}
         self.packs: dict[int, TensorId] = {}
         self.unpacks: list[int] = []
+        self._own: weakref.WeakSet[Item] = weakref.WeakSet()  # saved in this step
         for value in lasting:
             self.before.add(self._new(value))
+        self.there_bytes = sum(allocated(nbytes, recorder.device_type) for nbytes in self.bytes.values())
 
     def _new(self, value: Value) -> TensorId:
         number = value.number = len(self.bytes)
@@ -148,6 +151,7 @@ class Notes:
     # Events of saved tensors -----------------------------------------------------------------------------------------
     def saved(self, number: int, item: Item) -> None:
         """Note that autograd's ``number``-th saved tensor of this step is part of ``item``."""
+        self._own.add(item)
         storage = item.alive()
         if item.value is None and storage is not None:
             item.value = self.recorder.held(storage) or self.recorder.hold(storage, None)
@@ -158,8 +162,14 @@ class Notes:
     def wanted(self, number: int, item: Item | None, *, returned: bool) -> None:
         """Note that autograd reads a saved tensor of ``item`` (None: it stayed). returned: it had been evicted."""
         self.unpacks.append(len(self.calls))
-        value: Any = item.value if item is not None else None
-        if item is None or value is None or not returned:
+        if item is None or not returned:
+            return
+        if item not in self._own:  # a graph of an earlier step
+            item.value = self.recorder.hold(item.storage, None)
+            self._id(item.value)
+            return
+        value: Any = item.value
+        if value is None:
             return
         self.recorder.hold(item.storage, value)
         if value.number in self.let_go and value.number not in self.back:
@@ -167,7 +177,7 @@ class Notes:
 
     def forgotten(self, item: Item) -> None:
         """Note that neither autograd nor a replay needs an item any more, so its value ends here."""
-        value = item.value
+        value = item.value if item in self._own else None
         if value is None or value.number is None or value.number in self.ended:
             return
         if value.number in self.let_go and value.number not in self.back:
@@ -182,6 +192,9 @@ class Notes:
         stays = self.given.keys() - self.ended
         self.before |= stays
         gone = {self.given[number] for number in stays}
+        outlive = self.let_go.keys() - self.back.keys() - self.ended
+        for number in outlive:
+            self.calls[self.let_go[number]].frees.append(number)
         self._hold_to_refills()
         position, kept = [], 0
         for n in range(len(self.calls) + 1):
@@ -191,17 +204,19 @@ class Notes:
             if self.calls[n].frees and n:
                 self.calls[n - 1].frees += self.calls[n].frees
         calls = tuple(_call(note) for n, note in enumerate(self.calls) if n not in gone)
-        named = {i for call in calls for i in (*call.inputs, *call.outputs, *call.frees)} | (self.before - self.ended)
-        device = self.recorder.device_type
-        tensors = {i: TraceTensor(i, allocated(self.bytes[i], device), i in self.before and i not in self.ended)
-                   for i in sorted(named)}
+        stay, device = self.before - self.ended, self.recorder.device_type
+        used = {i for call in calls for i in (*call.inputs, *call.outputs, *call.frees)} | (stay & self.kinds.keys())
+        tensors = {i: TraceTensor(i, allocated(self.bytes[i], device), i in stay) for i in sorted(used)}
+        idle = stay - used  # as one tensor, since there may be thousands
+        if idle:
+            tensors[min(idle)] = TraceTensor(min(idle), sum(allocated(self.bytes[i], device) for i in idle), True)
         windows = {i: (position[self.let_go[i]], position[self.back[i]]) for i in self.back}
         orders = tuple(note.order for n, note in enumerate(self.calls) if n not in gone)
         return Seen(Trace(calls, tensors, windows=windows), dict(self.packs), tuple(position[n] for n in self.unpacks),
                     orders, self.recorder.spent / max(1, self.recorder.order), dict(self.kinds),
                     {i: part for i, part in self.states.items() if i in self.ended},
-                    tuple(note.origin for n, note in enumerate(self.calls) if n not in gone))
-
+                    tuple(note.origin for n, note in enumerate(self.calls) if n not in gone), frozenset(outlive),
+                    self.there_bytes)
 
     def _hold_to_refills(self) -> None:
         """Mark as not replayable the calls with an input that is written again before the last saved tensor is read.
@@ -235,15 +250,21 @@ class Observer:
         self.origins = Origins()
         self.notes: Notes | None = None
 
-    def begin(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Start to record the step that begins now. optimizer: the one that ended the last step; None if none did."""
+    def begin(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Start to record the step that begins now. optimizers: those that have stepped in the last step."""
         self.recorder.enter()
         self.origins.enter()
-        lasting: dict[Kind, list[torch.Tensor]] = {}
-        if optimizer is not None:
-            lasting = {Kind.PARAMETER: parameters_of(optimizer), Kind.GRADIENT: gradients_of(optimizer),
-                       Kind.STATE: [t for t in state_of(optimizer) if not self.states.waits(t)]}
-        notes = Notes(self.recorder, self.recorder.begin(t for each in lasting.values() for t in each), self.origins)
+        lasting = {Kind.PARAMETER: [t for optimizer in optimizers for t in parameters_of(optimizer)],
+                   Kind.GRADIENT: [t for optimizer in optimizers for t in gradients_of(optimizer)],
+                   Kind.STATE: [t for optimizer in optimizers for t in state_of(optimizer) if not self.states.waits(t)]}
+        device = self.recorder.device_type
+        values = self.recorder.begin([*(t for each in lasting.values() for t in each), *on_device(device)],
+                                     self.saved.there())
+        if self.recorder.allocator is not None:  # it also counts what no tensor of Python has: libraries' workspaces
+            self.saved.backend.settle()
+            in_use = self.recorder.allocator.memory_allocated()
+            values.append(Value(max(0, in_use - sum(allocated(value.nbytes, device) for value in values))))
+        notes = Notes(self.recorder, values, self.origins)
         for kind, tensors in lasting.items():
             notes.know(kind, tensors)
         self.notes = self.recorder.listener = self.saved.watch = notes

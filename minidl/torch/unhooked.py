@@ -8,7 +8,6 @@ hooks come back, and they are given to the tensors that were saved without them.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from functools import cache
 from threading import get_ident
@@ -18,9 +17,10 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from minidl.torch.beneath import compiled
 from minidl.torch.course import Called, Course, Known, Phase
-from minidl.torch.recorder import compiled
 from minidl.torch.saved import Saved
+from minidl.torch.there import all_of, kinds
 
 TRUSTED = 4      # equal steps in a row before the hooks come off
 ROOM = 2.0       # the budget, as a multiple of the step's peak: a step that grows between two modules is seen late
@@ -39,11 +39,12 @@ class Unhooked:
     on     True: minidl's hooks are on PyTorch's stack of saved-tensor hooks.
     bare   True: the current step has begun without these hooks.
     never  True: all steps of this program keep the hooks.
+    once   True: the step that begins next keeps them, to see if its shapes are still the known ones.
     """
 
     def __init__(self, saved: Saved, course: Course, budget: int) -> None:
         self.saved, self.course, self.budget = saved, course, budget
-        self.on = self.bare = self.never = False
+        self.on = self.bare = self.never = self.once = False
         self._hooks = saved_tensors_hooks(saved.pack, saved.unpack)
         self._beneath: Any = None  # the hooks that were at the top of the stack without ours
         self._handle: Any = None
@@ -82,7 +83,7 @@ class Unhooked:
     def begin(self) -> None:
         """Begin a step, with the hooks or without them. The phase of the step has been chosen before."""
         known = self.course.expected if self.course.phase is Phase.GUIDED else None
-        may = known is not None and known.trusted >= TRUSTED - 1 and self._may(known)
+        may = known is not None and not self.once and known.trusted >= TRUSTED - 1 and self._may(known)
         calls = known.calls if may and known is not None else ()
         self.bare, self._learning, self._learned = False, calls is None, []
         if calls:
@@ -197,8 +198,8 @@ def _names(kind: type) -> tuple[tuple[str, str], ...]:
 def _all_nodes() -> Iterator[Any]:
     """Yield every node of autograd's graphs: each is reached from a tensor that Python holds."""
     with torch._C.DisableTorchFunctionSubclass():
-        tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-        todo = [node for node in (tensor.grad_fn for tensor in tensors if not tensor.is_leaf) if node is not None]
+        todo = [node for node in (tensor.grad_fn for tensor in all_of(kinds(torch.Tensor)) if not tensor.is_leaf)
+                if node is not None]
     seen = set(todo)
     while todo:
         node = todo.pop()

@@ -10,6 +10,6 @@ import pytest
 def nothing_stays_compiled() -> Iterator[None]:
     """Forget compiled code after the test."""
     yield
-    recorder = sys.modules.get("minidl.torch.recorder")
-    if recorder is not None and recorder.compiled():
+    beneath = sys.modules.get("minidl.torch.beneath")
+    if beneath is not None and beneath.compiled():
         sys.modules["torch._dynamo"].reset()

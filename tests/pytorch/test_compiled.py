@@ -8,7 +8,7 @@ from torch import nn  # noqa: E402
 from torch_nets import NETWORKS, ROOMY, Program, forced, run, same  # noqa: E402
 
 import minidl.torch  # noqa: E402
-from minidl.torch import recorder  # noqa: E402
+from minidl.torch import beneath  # noqa: E402
 from minidl.torch.course import Phase  # noqa: E402
 
 
@@ -46,7 +46,7 @@ def test_compiled_code_runs_compiled_in_recorded_and_planned_steps(compiled, rec
 def test_a_pytorch_that_runs_compiled_code_uncompiled_under_a_mode_records_no_step_of_it(compiled, monkeypatch):
     make, runs = compiled
     expected, memory = run(make), minidl.torch.managed(ROOMY)
-    monkeypatch.setattr(recorder, "BESIDE_COMPILED", False)
+    monkeypatch.setattr(beneath, "BESIDE_COMPILED", False)
     runs.clear()
     assert same(run(make, memory=memory), expected) and len(runs) == 5
     assert memory.report().steps == {Phase.AWAY: 5} and "compiled code" in str(memory.report())
