@@ -12,7 +12,7 @@ kind runs AWAY from that pack on, and the tensors that it has kept on the device
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -108,7 +108,6 @@ class Course:
 
     diverged    number of steps that departed from the plan that they followed.
     again       True if the latest step was of a kind that had run before and has no plan yet.
-    departing   called when a step departs from its plan.
     unrecorded  the reason if no step of this program may be recorded; "": steps may be.
     """
 
@@ -120,7 +119,6 @@ class Course:
         self._last: Known | None = None
         self._packs: list[Packed] = []
         self._vain, self.unrecorded = 0, ""
-        self.departing: Callable[[], None] = lambda: None
         self.ahead: Sequence[tuple[Packed, Decision]] = ()
         self.idle = self.again = False
         self.left = False  # True after stop(): no step is planned
@@ -155,7 +153,6 @@ class Course:
 
     def _depart(self, known: Known) -> None:
         self.diverged += 1
-        self.departing()
         self.phase, self.ahead = Phase.AWAY, ()
         known.trusted, known.calls = 0, None
 

@@ -85,8 +85,7 @@ class managed:  # noqa: N801 # programs call it like a function
         self.observer = Observer(self.recorder, self.saved, self.states)
         self.early = Early(self.budget, self.states)
         self.unhooked = Unhooked(self.saved, self.course, self.budget)
-        self.gauge = Gauge(device_type, self.recorder.allocator, self.course, self.states)
-        self.course.departing = self.gauge.give_up
+        self.gauge = Gauge(self.recorder.allocator, self.course, self.states)
         self._handles: list[Any] = []
         self._stepped_in: list[torch.optim.Optimizer] = []  # those that have stepped in the current step
         self._ending: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # their steps always end a step
@@ -115,7 +114,6 @@ class managed:  # noqa: N801 # programs call it like a function
         """End the management, if it has begun. Optimizer state returns to the device; evicted tensors when needed."""
         if not self._handles:
             return
-        self.gauge.stop()
         self.unhooked.stop()
         for handle in self._handles:
             handle.remove()
@@ -155,6 +153,8 @@ class managed:  # noqa: N801 # programs call it like a function
         if self._elsewhere():
             return None
         self.dropping.rest()
+        if self.saved.holds():
+            self.backend.settle()  # the optimizer is about to write parameters, which copies for this graph may read
         if not self.course.steps:
             self.early.stepping(optimizer)
         self.observer.stepping(optimizer)
@@ -196,12 +196,12 @@ class managed:  # noqa: N801 # programs call it like a function
             known.remark = f"PyTorch computes the gradient of {self.recorder.unfit} with other bits in a recorded step"
             known.unfit = True
         self._report.stepped(phase, seconds, self.saved)
-        slowed, peak = self.gauge.slows, self.gauge.end()
+        peak = self.gauge.end()
         try:
             self.allowance.run_seconds += seconds
             if phase is Phase.MEASURED and self.course.again and self.observer.notes is not None:
                 self.deciding.plan(known, self.observer.notes.seen(), self._stepped_in)
-            elif phase is Phase.GUIDED and known is expected and not slowed:
+            elif phase is Phase.GUIDED and known is expected:
                 self.deciding.correct(known, seconds, self.backend.traffic.stalled_seconds - self._stalled,
                                       self.saved.late_ids)
             if peak > self.budget:
@@ -228,7 +228,6 @@ class managed:  # noqa: N801 # programs call it like a function
         self.saved.early = self.early.saw
         self.saved.begin()
         self.gauge.begin()
-        self.unhooked.once = self.gauge.chosen
         self.unhooked.begin()
         self._stepped_in = []
         self._began, self._stalled = perf_counter(), self.backend.traffic.stalled_seconds

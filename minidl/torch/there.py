@@ -28,8 +28,8 @@ def has_own_dispatch(kind: Any) -> bool:
 
 
 def on_device(device_type: str) -> list[torch.Tensor]:
-    """Return the tensors, also gradients, whose bytes are on a device of this type.
-    On a CPU these are all but the tensors that hold optimizer state on the host. Garbage is freed before."""
+    """Return the tensors, also gradients, whose bytes are on a device of this type. Garbage is freed before.
+    Tensors that hold optimizer state on the host are not among them, even if a test takes a CPU for a GPU."""
     gc.collect()
     found = []
     with torch._C.DisableTorchFunctionSubclass():

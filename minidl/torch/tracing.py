@@ -258,9 +258,10 @@ class Observer:
                    Kind.GRADIENT: [t for optimizer in optimizers for t in gradients_of(optimizer)],
                    Kind.STATE: [t for optimizer in optimizers for t in state_of(optimizer) if not self.states.waits(t)]}
         device = self.recorder.device_type
-        values = self.recorder.begin([*(t for each in lasting.values() for t in each), *on_device(device)],
-                                     self.saved.there())
-        if self.recorder.allocator is not None:  # it also counts what no tensor of Python has: libraries' workspaces
+        measured = self.recorder.allocator is not None
+        values = self.recorder.begin([*(t for each in lasting.values() for t in each),
+                                      *(on_device(device) if measured else ())], self.saved.there())
+        if measured:  # the allocator also counts what no tensor of Python has: libraries' workspaces
             self.saved.backend.settle()
             in_use = self.recorder.allocator.memory_allocated()
             values.append(Value(max(0, in_use - sum(allocated(value.nbytes, device) for value in values))))

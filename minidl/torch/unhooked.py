@@ -30,6 +30,11 @@ _nodes: Callable[[], int] = torch._C._autograd._get_sequence_nr  # in this threa
 _top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 
 
+def seen_anyway(number: int) -> bool:
+    """True if the step with this number, from 1, keeps the hooks, to see if its shapes are still the known ones."""
+    return not number & (number - 1)
+
+
 class Unhooked:
     """Runs steps that evict nothing without minidl's saved-tensor hooks, and brings the hooks back when a step differs.
 
@@ -39,12 +44,11 @@ class Unhooked:
     on     True: minidl's hooks are on PyTorch's stack of saved-tensor hooks.
     bare   True: the current step has begun without these hooks.
     never  True: all steps of this program keep the hooks.
-    once   True: the step that begins next keeps them, to see if its shapes are still the known ones.
     """
 
     def __init__(self, saved: Saved, course: Course, budget: int) -> None:
         self.saved, self.course, self.budget = saved, course, budget
-        self.on = self.bare = self.never = self.once = False
+        self.on = self.bare = self.never = False
         self._hooks = saved_tensors_hooks(saved.pack, saved.unpack)
         self._beneath: Any = None  # the hooks that were at the top of the stack without ours
         self._handle: Any = None
@@ -83,7 +87,8 @@ class Unhooked:
     def begin(self) -> None:
         """Begin a step, with the hooks or without them. The phase of the step has been chosen before."""
         known = self.course.expected if self.course.phase is Phase.GUIDED else None
-        may = known is not None and not self.once and known.trusted >= TRUSTED - 1 and self._may(known)
+        may = known is not None and known.trusted >= TRUSTED - 1 and self._may(known) and (
+            not seen_anyway(self.course.steps + 1))
         calls = known.calls if may and known is not None else ()
         self.bare, self._learning, self._learned = False, calls is None, []
         if calls:

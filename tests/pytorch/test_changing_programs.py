@@ -11,10 +11,43 @@ from torch import nn  # noqa: E402
 from torch_nets import ROOMY, same  # noqa: E402
 
 import minidl.torch  # noqa: E402
-from minidl.torch import gauge, unhooked  # noqa: E402
+from minidl.torch import unhooked  # noqa: E402
 from minidl.torch.course import MOST_VAIN, Phase  # noqa: E402
 
 WIDTH = 64
+
+
+class Allocator:
+    """A GPU's allocator, by a meter of this process."""
+
+    def __init__(self, meter):
+        self.meter, self.resets = meter, 0
+
+    def memory_allocated(self):
+        return self.meter.bytes
+
+    def max_memory_allocated(self):
+        return self.meter.peak
+
+    def reset_peak_memory_stats(self):
+        self.resets += 1
+        self.meter.peak = self.meter.bytes
+
+
+@contextlib.contextmanager
+def counted(memory, known):
+    """As on a GPU, the bytes of ``known`` and of all tensors that come later are counted under ``memory``."""
+    with minidl.torch.Meter(known) as meter:
+        if isinstance(memory, minidl.torch.managed):
+            memory.recorder.allocator = memory.gauge.allocator = Allocator(meter)
+        with memory:
+            yield
+
+
+def alone():
+    """Hide all tensors that exist now from the garbage collector's list: on this GPU there is nothing yet."""
+    gc.collect()
+    gc.freeze()
 
 
 def layers(count=6):
@@ -58,10 +91,12 @@ def test_a_budget_that_is_too_small_is_refused_after_any_number_of_lengths():
 
 def batches_on_the_device(memory, steps=6):
     """Train on six of forty batches that all lie on the device; return the peak of the steps."""
+    alone()
     network = layers()
     optimizer = torch.optim.AdamW(network.parameters())
     batches = [torch.randn(128, WIDTH) for _ in range(40)]
-    with minidl.torch.Meter([*network.parameters(), *batches]) as meter, memory:
+    known = [*network.parameters(), *batches]
+    with minidl.torch.Meter(known) as meter, counted(memory, known):
         for batch in batches[:steps]:
             optimizer.zero_grad()
             network(batch).pow(2).mean().backward()
@@ -69,7 +104,7 @@ def batches_on_the_device(memory, steps=6):
         return meter.peak
 
 
-def test_tensors_that_no_step_touches_count():
+def test_tensors_that_no_step_touches_count_on_a_gpu():
     memory = minidl.torch.managed(ROOMY)
     peak, report = batches_on_the_device(memory), memory.report()
     assert peak <= report.unmanaged_bytes < 1.01 * peak
@@ -110,7 +145,6 @@ def encoder_and_decoder(memory, call, steps=10):
 @pytest.mark.parametrize("call", [True, False])
 def test_two_optimizers_on_one_graph_step_within_the_budget(call):
     def run(memory):
-        gc.collect()  # on a CPU tensors of earlier runs count, too
         torch.manual_seed(0)
         return encoder_and_decoder(memory, call)
 
@@ -132,10 +166,11 @@ def test_two_optimizers_on_one_graph_step_within_the_budget(call):
 
 def growing(memory, change, steps=20):
     """Train, and change something before step 9; return all bits, and the peak of each step."""
-    gc.collect()
+    alone()
     network, x, losses, peaks = layers(10), torch.randn(128, WIDTH), [], []
     optimizer = torch.optim.AdamW(network.parameters())
-    with minidl.torch.Meter([*network.parameters(), x]) as meter, memory:
+    known = [*network.parameters(), x]
+    with minidl.torch.Meter(known) as meter, counted(memory, known):
         for n in range(steps):
             optimizer.zero_grad()
             rows = 64 if change != "bank" or n < 8 else 2048
@@ -155,14 +190,7 @@ def growing(memory, change, steps=20):
     return [t.detach().numpy().tobytes() for t in (*losses, *network.parameters())], peaks
 
 
-@pytest.fixture
-def nothing_compiled(monkeypatch):
-    """Other tests of this process may have compiled a program, after which no step is measured."""
-    for module in gauge, unhooked:
-        monkeypatch.setattr(module, "compiled", lambda: False)
-
-
-def test_an_average_that_begins_in_the_middle_is_counted_from_a_measured_step_on(nothing_compiled):
+def test_an_average_that_begins_in_the_middle_is_counted_from_the_step_on_that_exceeds_the_budget():
     expected, peaks = growing(contextlib.nullcontext(), "average")
     budget = peaks[7]
     memory = minidl.torch.managed(budget)
@@ -175,7 +203,7 @@ def test_an_average_that_begins_in_the_middle_is_counted_from_a_measured_step_on
         growing(minidl.torch.managed(report.floor_bytes - 4096), "average")
 
 
-def test_a_validation_that_exceeds_the_budget_is_reported_and_changes_no_plan(nothing_compiled):
+def test_a_validation_that_exceeds_the_budget_is_reported_and_changes_no_plan():
     expected, peaks = growing(contextlib.nullcontext(), "validation")
     memory = minidl.torch.managed(peaks[2])
     found, peaks = growing(memory, "validation")
@@ -186,35 +214,11 @@ def test_a_validation_that_exceeds_the_budget_is_reported_and_changes_no_plan(no
     assert "pass for validation" in str(report) and "budget exceeded by" in str(report)
 
 
-def test_a_growing_bank_after_the_last_module_is_seen_by_a_step_with_hooks(nothing_compiled):
+def test_a_growing_bank_after_the_last_module_is_seen_by_a_step_with_hooks(monkeypatch):
+    monkeypatch.setattr(unhooked, "compiled", lambda: False)  # other tests of this process may have compiled a program
     expected, peaks = growing(contextlib.nullcontext(), "bank")
     roomy = minidl.torch.managed(ROOMY)
     assert growing(roomy, "bank")[0] == expected
     assert len(roomy.course.known) == 2 and roomy.report().unmanaged_bytes >= max(peaks)
     with pytest.raises(minidl.torch.BudgetTooSmall):
         growing(minidl.torch.managed(int(2.2 * peaks[7])), "bank")
-
-
-class Allocator:
-    """Of a GPU on which the fifth step takes 9,000 bytes."""
-
-    def __init__(self, memory):
-        self.memory, self.resets = memory, 0
-
-    def memory_allocated(self):
-        return 1000
-
-    def max_memory_allocated(self):
-        return 9000 if self.memory.course.steps >= 5 and not self.resets else 1000
-
-    def reset_peak_memory_stats(self):
-        self.resets += self.memory.course.steps >= 5
-
-
-def test_what_an_allocator_counted_above_the_budget_is_reported_once():
-    memory = minidl.torch.managed(ROOMY)
-    memory.budget, memory.gauge.allocator = 8000, Allocator(memory)
-    memory._report.budget_bytes = 8000
-    with_lengths([8] * 9, memory)
-    assert memory.report().over_bytes == 1000 and memory.report().over.startswith("in step 5 ")
-    assert memory.gauge.allocator.resets == 1

@@ -1,5 +1,7 @@
 """The copies of a GPU's backend are ordered by seven waits, each of which is needed. Needs no GPU."""
 
+import gc
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
@@ -152,6 +154,8 @@ def test_what_kernels_take_for_themselves_is_in_the_recorded_step_and_in_its_flo
     plain, memory = minidl.torch.managed(ROOMY), minidl.torch.managed(ROOMY)
     memory.recorder.allocator = Allocator()
     for each in (plain, memory):
+        gc.collect()
+        gc.freeze()  # tensors of other tests are not on the device
         run(NETWORKS["transformer"], 2, each)
     calls = memory.course.known[0].recorded.trace.calls
     assert memory.recorder.allocator.resets >= sum(call.algorithms[0].workspace == 1000 for call in calls) > 50

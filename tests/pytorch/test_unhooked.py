@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 from torch_nets import NETWORKS, ROOMY, run, same  # noqa: E402
 
 import minidl.torch  # noqa: E402
-from minidl.torch import gauge, unhooked  # noqa: E402
+from minidl.torch import unhooked  # noqa: E402
 from minidl.torch.course import Phase  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not unhooked.LEGIBLE, reason="this PyTorch does not tell which saved tensor has a hook")
@@ -23,9 +23,9 @@ KNOWN = 2 + unhooked.TRUSTED  # steps with hooks: away, measured, and those that
 @pytest.fixture(autouse=True)
 def as_if_nothing_was_compiled(monkeypatch):
     """Other tests of this process may have compiled a program, after which all steps keep their hooks. And no step
-    keeps them to be measured."""
+    keeps them to be seen."""
     monkeypatch.setattr(unhooked, "compiled", lambda: False)
-    monkeypatch.setattr(gauge, "chosen", lambda number: False)
+    monkeypatch.setattr(unhooked, "seen_anyway", lambda number: False)
 
 
 def top():
