@@ -39,8 +39,10 @@ NAMESPACES = ("aten", "prims")
 OTHER_GRADIENTS = {
     "aten.prod.default": 0, "aten.prod.dim_int": 0, "aten.masked_fill.Tensor": 2, "aten.masked_fill_.Tensor": 2,
     "aten.max.default": 0, "aten.min.default": 0, "aten.median.default": 0, "aten.nanmedian.default": 0,
-    "aten.cumprod.default": 0, "aten.cumprod_.default": 0, "aten.linalg_lstsq.default": 0}
-COMPLEX_ALONE = frozenset({"aten.cumprod.default", "aten.cumprod_.default", "aten.linalg_lstsq.default"})
+    "aten.cumprod.default": 0, "aten.cumprod_.default": 0, "aten.linalg_lstsq.default": 0,
+    "aten.linalg_pinv.atol_rtol_tensor": 0, "aten.linalg_polar.default": 0}
+# These of complex numbers alone.
+COMPLEX_ALONE = frozenset(name for name in OTHER_GRADIENTS if "cumprod" in name or "linalg" in name)
 
 
 @dataclass(frozen=True)

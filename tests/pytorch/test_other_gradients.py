@@ -59,7 +59,7 @@ def gradients(op, sample, sign, *, watched):
     leaves = [t for t in tensors_in(flat) if t.requires_grad]
     if not asked or not leaves:
         return []
-    given = [sign * torch.rand(t.shape, dtype=torch.float64).to(t.dtype) for t in asked]
+    given = [sign * torch.randn(t.shape, dtype=torch.float64).to(t.dtype) for t in asked]
     if watched:
         with mode:
             return bits(torch.autograd.grad(asked, leaves, given, allow_unused=True))
