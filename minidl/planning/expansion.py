@@ -149,11 +149,16 @@ def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: StepArrays, 
     for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
         extra += problem.size[problem.out_idx[j]]
     for j in range(problem.may_ptr[c], problem.may_ptr[c + 1]):
-        t = problem.may_in[j]
-        if (walk.ends[t] == k) if c == k else (walk.state[t] == TEMPORARY and walk.remaining[t] == 1):
-            extra -= problem.size[problem.may_out[j]]
-            walk.donor[problem.may_out[j]] = t
-            break
+        t, o = problem.may_in[j], problem.may_out[j]
+        if walk.donor[o] >= 0 or not (
+                walk.ends[t] == k if c == k else walk.state[t] == TEMPORARY and walk.remaining[t] == 1):
+            continue
+        given = False  # an input's bytes go to one output
+        for n in range(problem.may_ptr[c], j):
+            given = given or (problem.may_in[n] == t and walk.donor[problem.may_out[n]] == t)
+        if not given:
+            extra -= problem.size[o]
+            walk.donor[o] = t
     steps.call[s], steps.group[s], steps.during[s] = c, k, walk.counts[LIVE] + extra
     for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
         t = problem.out_idx[j]

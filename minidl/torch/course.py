@@ -5,8 +5,9 @@
     GUIDED    the step follows its plan.
 
 The shapes and dtypes of a step's saved tensors (its packs), in order, identify its kind. The expected kind is the one
-that came after the last kind before; at the first pack another known kind can replace it. A step that differs from its
-kind runs AWAY from that pack on, and the tensors that it has kept on the device so far are swapped out, too.
+that came after as many steps of the last kind before; at the first pack another known kind can replace it. A step that
+differs from its kind runs AWAY from that pack on, and the tensors that it has kept on the device so far are swapped
+out, too.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from minidl.torch.planned import Obeyed
 from minidl.torch.seen import Kind, Seen
 
 MOST_KNOWN = 64   # kinds of steps that are remembered
+MOST_ENDS = 64    # lengths of rows of one kind that are remembered
 MOST_VAIN = 8     # recordings in a row that led to no plan; then recording stops until a kind of step comes again
 REMEMBERED = 9    # durations kept of each kind of step
 
@@ -58,7 +60,7 @@ class Known:
     refused   if its budget was refused: the plan with the least memory, which no step follows.
     floor     the fewest bytes in which it can run; unmanaged_bytes: its peak if nothing is evicted; remark: the reason
               if the policy has no plan for it, else "". As recorded last.
-    next      the kind of the step that came after the latest step of this kind.
+    ends      number of steps of this kind in a row -> the kind that came next, the last time.
     seconds   durations of its latest planned steps; used: the number of its latest step, of all kinds, from 1.
     late      tensor of the plan -> how often the backward pass found it evicted in the last planned step.
     trusted   number of its steps that have followed the plan since the last step that did not.
@@ -76,7 +78,7 @@ class Known:
     remark: str = ""
     proposal: Proposal | None = None
     limits: Limits | None = None
-    next: Known | None = None
+    ends: dict[int, Known] = field(default_factory=dict)
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     used: int = 0
     late: Mapping[int, int] = field(default_factory=dict)
@@ -117,6 +119,7 @@ class Course:
         self.phase = Phase.AWAY
         self.diverged = self.steps = 0
         self._last: Known | None = None
+        self._row = 0  # steps of this kind in a row
         self._packs: list[Packed] = []
         self._vain, self.unrecorded = 0, ""
         self.ahead: Sequence[tuple[Packed, Decision]] = ()
@@ -192,9 +195,16 @@ class Course:
             elif self.phase is Phase.MEASURED:
                 self._vain += 1
         known.used = self.steps
-        if self._last is not None:
-            self._last.next = known
+        if self._last is not None and known is not self._last:
+            while len(self._last.ends) >= MOST_ENDS:
+                del self._last.ends[next(iter(self._last.ends))]
+            self._last.ends.pop(self._row, None)
+            self._last.ends[self._row] = known
+            self._row = 0
+        elif self._last is not None:
+            known.ends.pop(self._row, None)
         self._last = known
+        self._row += 1
         return known
 
     def forget_plans(self) -> None:
@@ -207,6 +217,9 @@ class Course:
         Raises UserError, with ``what`` (the caller), if there is none."""
         planned = [known for known in self.known if known.shown is not None]
         if not planned:
+            reason = next((known.remark for known in self.known if known.unfit), self.unrecorded)
+            if reason:
+                raise UserError(f"{what} needs a recorded step, and there is none: {reason}")
             raise UserError(f"{what} needs a recorded step, the second step of a kind: {self.steps} have ended "
                             "(an optimizer's step ends one, or memory.step())")
         return max(planned, key=lambda known: known.used)
@@ -221,11 +234,11 @@ class Course:
         return found
 
     def begin(self, *, steady: bool = True) -> None:
-        """Begin a step: predict its kind (the one that followed the last kind before), and choose its ``Phase``.
+        """Begin a step: predict its kind (the one that followed an equal row before), and choose its ``Phase``.
         steady: False if the bytes that the optimizer holds are still growing, so that no recording stays right."""
         last = self._last
         self._packs, self._astray = [], False
-        self.expected = None if last is None else last.next if last.next is not None else last
+        self.expected = None if last is None else last.ends.get(self._row, last)
         if self.expected is None or self.left or not steady:
             self.phase = Phase.AWAY
         elif self.expected.obeyed is not None:

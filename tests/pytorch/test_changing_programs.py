@@ -69,6 +69,20 @@ def with_lengths(lengths, memory):
     return [*losses, *network.parameters(), *(t for state in optimizer.state.values() for t in state.values())]
 
 
+@pytest.mark.parametrize("row", [1, 2, 5])
+def test_a_kind_of_step_that_comes_once_after_a_row_of_others_gets_its_plan_or_is_refused(row):
+    """As the last batch of an epoch, or the step of a generator after some of its critic."""
+    lengths = ([24] * row + [64]) * 5
+    memory = minidl.torch.managed(ROOMY)
+    assert same(with_lengths(lengths, memory), with_lengths(lengths, contextlib.nullcontext()))
+    report = memory.report()
+    assert report.steps[Phase.GUIDED] >= len(lengths) - 7 and report.steps[Phase.MEASURED] <= 4
+    assert len([known for known in memory.course.known if known.obeyed is not None]) == 2
+    floors = sorted(known.floor.nbytes for known in memory.course.known)
+    with pytest.raises(minidl.torch.BudgetTooSmall, match="this step needs"):
+        with_lengths(lengths, minidl.torch.managed(sum(floors) // 2))
+
+
 @pytest.mark.parametrize("others", [MOST_VAIN - 1, MOST_VAIN + 1, 5 * MOST_VAIN])
 def test_a_training_gets_a_plan_once_its_lengths_settle_however_many_came_before(others):
     lengths = [32 + n for n in range(others)] + [24] * 8

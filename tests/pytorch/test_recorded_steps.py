@@ -105,3 +105,26 @@ def test_statistics_of_a_step_leave_in_whichever_way_and_no_bit_differs(how):
     trace = memory.course.known[-1].recorded.trace
     # Running and saved mean and variance, and the weight for each image.
     assert [trace.tensors[tensor_id].nbytes for tensor_id in trace.windows].count(4 * 32 * 64) == 5
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize("clip", [nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_])
+def test_gradients_that_a_call_overwrites_count_once(clip, foreach):
+    def make():
+        network = nn.Sequential(*(nn.Linear(128, 128) for _ in range(6)))
+        x = torch.randn(8, 128)
+
+        class Clipped(Program):
+            def step(self):
+                self.optimizer.zero_grad()
+                loss = self.loss()
+                loss.backward()
+                clip(network.parameters(), 0.1, foreach=foreach)
+                self.optimizer.step()
+                return loss.detach().clone()
+        return Clipped(network, torch.optim.SGD(network.parameters(), 0.1), lambda: network(x).pow(2).mean())
+    memory = minidl.torch.managed(ROOMY)
+    run(make, 2, memory)
+    report = memory.report()
+    assert report.floor_bytes <= report.unmanaged_bytes <= 1.05 * peak(make)
+    assert peak(make, minidl.torch.managed(report.floor_bytes)) <= report.floor_bytes
