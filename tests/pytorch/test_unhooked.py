@@ -162,7 +162,7 @@ def test_a_step_whose_first_input_differs_is_a_step_with_hooks_like_any_other():
                 optimizer.step()
         found.append((memory.report().steps, memory.report().diverged, len(memory.course.known)))
     assert found[0] == found[1]
-    assert found[0][1:] == (2, 2)
+    assert found[0][1:] == (1, 2)  # the second of them, after as many steps, is expected
 
 
 def test_a_step_with_fewer_calls_than_known_is_noticed_when_it_ends():
