@@ -12,7 +12,8 @@ from torch_nets import ROOMY, same  # noqa: E402
 
 import minidl.torch  # noqa: E402
 from minidl.torch import unhooked  # noqa: E402
-from minidl.torch.course import MOST_VAIN, Phase  # noqa: E402
+from minidl.torch.course import MOST_VAIN, Course, Phase  # noqa: E402
+from minidl.torch.planned import Obeyed  # noqa: E402
 
 WIDTH = 64
 
@@ -81,6 +82,26 @@ def test_a_kind_of_step_that_comes_once_after_a_row_of_others_gets_its_plan_or_i
     floors = sorted(known.floor.nbytes for known in memory.course.known)
     with pytest.raises(minidl.torch.BudgetTooSmall, match="this step needs"):
         with_lengths(lengths, minidl.torch.managed(sum(floors) // 2))
+
+
+def test_a_step_without_hooks_that_leaves_its_kind_counts_in_the_row():
+    course, kinds = Course(), []
+
+    def step(length, *, astray=False):
+        course.begin()
+        expected = course.expected
+        if astray:
+            course.astray()
+        else:
+            course.packed(1, torch.empty(length))
+        known = course.end(1)
+        known.obey(Obeyed())
+        kinds.append(known)
+        return expected
+    for length in (8, 8, 8, 9) * 2:
+        step(length)
+    assert [step(8) is kinds[0], step(8, astray=True) is kinds[0], step(8) is kinds[0]] == [True] * 3
+    assert step(9) is kinds[3]
 
 
 @pytest.mark.parametrize("others", [MOST_VAIN - 1, MOST_VAIN + 1, 5 * MOST_VAIN])
