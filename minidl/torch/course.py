@@ -181,8 +181,8 @@ class Course:
             assert self.expected is not None
             known = self.expected  # it counts as one of a row, though its saved tensors are not known
         elif self.phase is Phase.GUIDED:
+            assert self.expected is not None
             known = self.expected
-            assert known is not None
             known.trusted += 1
             if packs != len(known.packs):
                 known.trusted, known.calls = 0, None
