@@ -88,8 +88,8 @@ def main(words: Sequence[str]) -> int:
 
 def _run(options: Any) -> int:
     """Run the script as ``python SCRIPT`` does, and tell what the flags ask for; return the exit code.
-    What ends the script passes through: an error, Ctrl-C, or its exit status, if that is not 0. Only a UserError, such
-    as one about the budget, becomes one line and exit code 2."""
+    An error of the script, Ctrl-C and an exit status other than 0 pass through. Only a UserError, such as one about the
+    budget, becomes one line and exit code 2."""
     memory: Any = None
     optimizers: list[Any] = []
     end: BaseException | None = None
@@ -127,8 +127,8 @@ def _path(options: Any, flag: str) -> Any:
 
 
 def _tell(memory: Any, options: Any, optimizers: list[Any]) -> bool:
-    """Write the files that the flags name, and print on stderr what the flags ask for, and the report.
-    What cannot be shown or written is an error on stderr, and the others follow; return True if there is none.
+    """Write the files that the flags name; print the explanation, the digest and the report on stderr.
+    A flag that fails gets an error on stderr, and the other flags are still carried out. Return True if none fails.
     memory: the ``managed`` of the script, if any. optimizers: those that have stepped."""
     def written(method: str, path: str) -> str:
         getattr(memory, method)(path, force=options.force)

@@ -46,7 +46,11 @@ class Floor:
     parts: Mapping[str, int]
 
     def __str__(self) -> str:
-        return f"{format_bytes(self.nbytes)}, at {self.at}: {_listed(self.parts)}"
+        return self.told(format_bytes(self.nbytes))
+
+    def told(self, size: str) -> str:
+        """Return the floor as text, with ``size`` for its bytes."""
+        return f"{size}, at {self.at}: {_listed(self.parts)}"
 
 
 def floor_of(seen: Seen, costs: Costs, limits: Limits) -> Floor:
@@ -95,7 +99,7 @@ def refuse(budget: int, floor: Floor, *, states: bool, full_host: int = 0) -> No
     away = "saved tensors and the optimizer's state" if states else "saved tensors"
     why = f"the host's {format_bytes(full_host)} are full, so" if full_host else f"with all {away} away"
     given, need = _apart(budget, floor.nbytes)
-    raise BudgetTooSmall(f"budget {given}: {why} this step needs {need}, at {floor.at}: {_listed(floor.parts)}",
+    raise BudgetTooSmall(f"budget {given}: {why} this step needs {floor.told(need)}",
                          budget_bytes=budget, need_bytes=floor.nbytes, parts=floor.parts)
 
 

@@ -119,7 +119,7 @@ class Course:
         self.phase = Phase.AWAY
         self.diverged = self.steps = 0
         self._last: Known | None = None
-        self._row = 0  # steps of this kind in a row
+        self._row = 0  # steps of the last kind in a row
         self._packs: list[Packed] = []
         self._vain, self.unrecorded = 0, ""
         self.ahead: Sequence[tuple[Packed, Decision]] = ()
@@ -179,7 +179,7 @@ class Course:
         self.steps += 1
         if self._astray:
             assert self.expected is not None
-            known = self.expected  # it counts as one of a row, though its saved tensors are not known
+            known = self.expected  # the step counts in the row of this kind, though its saved tensors are not known
         elif self.phase is Phase.GUIDED:
             assert self.expected is not None
             known = self.expected
@@ -195,14 +195,13 @@ class Course:
             elif self.phase is Phase.MEASURED:
                 self._vain += 1
         known.used = self.steps
-        if self._last is not None and known is not self._last:
-            while len(self._last.ends) >= MOST_ENDS:
-                del self._last.ends[next(iter(self._last.ends))]
-            self._last.ends.pop(self._row, None)
-            self._last.ends[self._row] = known
-            self._row = 0
-        elif self._last is not None:
-            known.ends.pop(self._row, None)
+        last = self._last
+        if last is not None:
+            last.ends.pop(self._row, None)
+            if known is not last:
+                last.ends[self._row], self._row = known, 0
+                if len(last.ends) > MOST_ENDS:
+                    del last.ends[next(iter(last.ends))]
         self._last = known
         self._row += 1
         return known

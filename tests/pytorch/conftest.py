@@ -1,4 +1,4 @@
-"""What a test has compiled by ``torch.compile`` is forgotten after it: it changes how later programs are managed."""
+"""A fixture forgets the code that a test has compiled: such code changes how later programs are managed."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What ``torch.compile`` has compiled runs compiled in each step, with the same bits."""
+"""Code of ``torch.compile`` runs compiled in each step, and computes the same bits."""
 
 import pytest
 
