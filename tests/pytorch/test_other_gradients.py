@@ -1,7 +1,7 @@
 """PyTorch's own samples of its functions show of which calls a gradient has other bits under a dispatch mode."""
 
 import warnings
-import zlib
+from contextlib import nullcontext
 from itertools import islice, product
 from unittest import mock
 
@@ -10,12 +10,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch_samples import PARTS, bits, copied, in_part, with_gradients  # noqa: E402
 
 from bench.support import opinfo  # noqa: E402
 from minidl.torch import schemas  # noqa: E402
-from minidl.torch.schemas import schema_of, tensors_in  # noqa: E402
-
-PARTS = 24  # of all functions; one of them is a default test
+from minidl.torch.schemas import schema_of  # noqa: E402
 
 
 class Passing(TorchDispatchMode):
@@ -28,42 +27,24 @@ class Passing(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
-def bits(tensors):
-    """The bytes of tensors; None for each of another layout."""
-    return [t.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
-            if t is not None and t.layout is torch.strided and t.numel() else None for t in tensors]
-
-
-def copied(value):
-    """A copy of a sample's argument, with tensors that are leaves of their own."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone().requires_grad_(value.requires_grad)
-    return type(value)(map(copied, value)) if type(value) in (list, tuple) else value
-
-
 def gradients(op, sample, sign, *, watched):
     """The bits of a sample's gradients; None if the mode knows of a call with another gradient.
     sign: of the results' gradients, 1 or -1."""
     torch.manual_seed(0)
-    first, args, kwargs = copied(sample.input), copied(sample.args), {k: copied(v) for k, v in sample.kwargs.items()}
-    mode = Passing()
-    if watched:
-        with mode:
-            out = op(first, *args, **kwargs)
-        if mode.unfit:
-            return None
-    else:
-        out = op(first, *args, **kwargs)
-    asked = [t for t in tensors_in(out if isinstance(out, (tuple, list)) else (out,)) if t.requires_grad]
-    flat = [first, *args, *kwargs.values()] if isinstance(first, torch.Tensor) else [*first, *args, *kwargs.values()]
-    leaves = [t for t in tensors_in(flat) if t.requires_grad]
+    leaves = []
+    first, args = copied(sample.input, leaves), copied(tuple(sample.args), leaves)
+    kwargs = {name: copied(each, leaves) for name, each in sample.kwargs.items()}
+    around = Passing() if watched else nullcontext()
+    with around:
+        asked = with_gradients(op(first, *args, **kwargs))
+    if watched and around.unfit:
+        return None
     if not asked or not leaves:
         return []
     given = [sign * torch.randn(t.shape, dtype=torch.float64).to(t.dtype) for t in asked]
-    if watched:
-        with mode:
-            return bits(torch.autograd.grad(asked, leaves, given, allow_unused=True))
-    return bits(torch.autograd.grad(asked, leaves, given, allow_unused=True))
+    with around:
+        found = torch.autograd.grad(asked, leaves, given, allow_unused=True)
+    return list(map(bits, found))
 
 
 def others(chosen, most):
@@ -103,6 +84,6 @@ def test_what_has_another_gradient_under_a_mode_is_in_the_table():
 @pytest.mark.default(part=[0])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_other_sample_of_a_function_has_another_gradient_under_a_mode(part):
-    found, compared = others([op for op in opinfo.op_db if zlib.crc32(op.name.encode()) % PARTS == part
+    found, compared = others([op for op in opinfo.op_db if in_part(op.name, part)
                               and op.supports_autograd and "jiterator" not in op.name], 12)
     assert not found and compared > 20

@@ -1,7 +1,6 @@
 """PyTorch's own samples of its functions and modules have the same bits when all that they save leaves the device."""
 
 import warnings
-import zlib
 from itertools import islice
 
 import pytest
@@ -9,22 +8,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
 
 from torch_nets import forced  # noqa: E402
+from torch_samples import PARTS, bits, copied, in_part, with_gradients  # noqa: E402
 
 from bench.support import opinfo  # noqa: E402
 from minidl.torch import eligible  # noqa: E402
-from minidl.torch.schemas import tensors_in  # noqa: E402
 
-PARTS = 24  # of all functions and modules; one of them is a default test
 MOST = 4  # samples of each
-
-
-def copied(value, leaves):
-    """A copy of a sample's argument. Its tensors that have gradients are leaves of their own, listed in ``leaves``."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().clone().requires_grad_(value.requires_grad)
-        leaves += [value] * value.requires_grad
-        return value
-    return type(value)(copied(each, leaves) for each in value) if type(value) in (list, tuple) else value
 
 
 def held_by_autograd_alone(value):
@@ -32,13 +21,6 @@ def held_by_autograd_alone(value):
     if isinstance(value, torch.Tensor):
         return value if value.layout is not torch.strided else value * 1.0 if value.requires_grad else value.clone()
     return type(value)(map(held_by_autograd_alone, value)) if type(value) in (list, tuple) else value
-
-
-def bits(tensor):
-    """The bytes of a strided tensor; None for another."""
-    if tensor is None or tensor.layout is not torch.strided:
-        return None
-    return tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().numpy().tobytes()
 
 
 def trained(case, memory=None, steps=4):
@@ -57,9 +39,8 @@ def trained(case, memory=None, steps=4):
         optimizer.zero_grad()
         result = function(*held_by_autograd_alone(arguments),
                           **{name: held_by_autograd_alone(each) for name, each in named.items()})
-        results = [t for t in tensors_in(result if isinstance(result, (tuple, list)) else (result,)) if t.requires_grad]
-        loss = sum((t * torch.randn(t.shape)).sum() for t in results)
-        del result, results
+        loss = sum((t * torch.randn(t.shape)).sum() for t in with_gradients(result))
+        del result
         loss.backward()
         optimizer.step()
         found.extend(map(bits, [loss, *(leaf.grad for leaf in leaves)]))
@@ -78,14 +59,14 @@ def trained(case, memory=None, steps=4):
 def cases(part):
     """The samples of a part of all functions and modules: a name, a function or class, its arguments."""
     for op in opinfo.op_db:
-        if zlib.crc32(op.name.encode()) % PARTS == part and op.supports_autograd and "jiterator" not in op.name:
+        if in_part(op.name, part) and op.supports_autograd and "jiterator" not in op.name:
             try:
                 samples = list(islice(op.sample_inputs("cpu", torch.float32, requires_grad=True), MOST))
             except Exception:  # no samples of this type
                 continue
             yield from ((op.name, (op, (sample.input, *sample.args), sample.kwargs)) for sample in samples)
     for module in opinfo.module_db:
-        if zlib.crc32(module.name.encode()) % PARTS == part:
+        if in_part(module.name, part):
             inputs = module.module_inputs_func(module, device="cpu", dtype=torch.float32, requires_grad=True,
                                                training=True)
             yield from ((module.name, (module.module_cls, each, {})) for each in islice(inputs, MOST)
