@@ -1,6 +1,9 @@
 """A program may enter the management anew for each step, for instance by a decorator of its step. Plans are void once
 the optimizer's state is not as they count on."""
 
+import gc
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
@@ -93,3 +96,18 @@ def test_a_function_whose_code_runs_after_its_call_is_refused(code):
     exec(code, made)
     with pytest.raises(TypeError, match="f is a generator or coroutine function"):
         minidl.torch.managed(ROOMY)(made["f"])
+
+
+def test_management_that_has_ended_keeps_no_optimizer_alive():
+    weight = torch.ones(64, 64, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1)
+    memory = minidl.torch.managed(ROOMY)
+    with memory:
+        loss = weight.exp().sum()
+        loss.backward(retain_graph=True)
+        optimizer.step()  # it ends no step: autograd still holds what another backward pass may read
+    assert not memory.report().steps
+    alive = weakref.ref(optimizer)
+    del optimizer, loss
+    gc.collect()
+    assert alive() is None
