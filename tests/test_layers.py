@@ -230,7 +230,7 @@ def test_the_lowest_modules_know_nothing_of_minidl():
 
 def test_placing_offsets_needs_to_know_nothing_but_the_alignment_marks_and_what_a_placement_is():
     places = {"minidl.placements.placement", "minidl.placements.best_fit"}
-    blocks = {f"minidl.memory.bytes.{name}" for name in ("arena", "block", "compaction", "tiling")}
+    blocks = {f"minidl.memory.bytes.{name}" for name in ("arena", "block", "compaction", "copies", "tiling")}
     for module, allowed in (*[(module, {"minidl.meta", "minidl.device.clock", *places, *blocks}) for module in blocks],
                             ("minidl.memory.bytes.host_pool", {"minidl.device.clock"}),
                             ("minidl.placements.placement", set()),

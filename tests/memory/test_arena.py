@@ -104,6 +104,17 @@ def test_the_marks_of_united_blocks_are_the_elementwise_maximum_and_both_parts_o
     assert part.marks == part.next.marks == (9, 9, 9)
 
 
+def test_a_block_at_a_given_address_waits_for_copies_out_of_its_own_bytes_alone():
+    """Copies at 7, 5 and 6 may still run when their bytes are freed; the user of what best fit chooses waits for all."""
+    for asked, copied_out in {"a": 7, "b": 0, "bc": 5, "cd": 6}.items():
+        arena, blocks = filled("abcde")
+        for letter, position in (("a", 7), ("c", 5), ("b", 0), ("d", 6)):
+            arena.free(blocks[letter], (9, position, 3))
+        block = arena.allocate_at("abcd".index(asked[0]) * UNIT, len(asked) * UNIT, "x")
+        assert block.marks == (9, copied_out, 3), asked
+    assert arena.allocate(UNIT, "y").marks == (9, 7, 3)
+
+
 def test_an_owner_that_never_ran_passes_on_the_marks_it_got():
     arena = arena_of(1)
     arena.free(arena.allocate(UNIT, "a"), (5, 0, 3))

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from minidl.device.clock import NO_MARKS, Marks, unite_marks
 from minidl.memory.bytes.arena import Arena
 from minidl.memory.bytes.block import Block
+from minidl.memory.bytes.copies import MOST, Copies
 
 UNIT = 16  # bytes
 
@@ -41,6 +42,7 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         self.pieces = [Piece(0, units * UNIT, None, NO_MARKS)]
         self.blocks: dict[int, Block] = {}
         self.history = [NO_MARKS] * units  # of each unit, the maximum of all marks it was ever freed with
+        self.copies = []  # all positions above 0 on the stream of copies out that blocks were freed with
         self.owners = self.used = self.peak = 0
 
     @rule(nbytes=st.integers(0, 6 * UNIT), high=st.booleans())
@@ -76,8 +78,11 @@ class ArenaAgainstModel(RuleBasedStateMachine):
             assert block is None
             return
         index, end = self.pieces.index(free), free.offset + free.size
+        computed, copied_out, copied_in = free.marks
+        its = max(marks[1] for marks in self.history[at:at + size // UNIT])
+        forgotten = sorted(self.copies, reverse=True)[MOST:][:1]
         parts = [Piece(free.offset, offset - free.offset, None, free.marks),
-                 Piece(offset, size, self.owners, free.marks),
+                 Piece(offset, size, self.owners, (computed, min(copied_out, max(its, *forgotten, 0)), copied_in)),
                  Piece(offset + size, end - offset - size, None, free.marks)]
         self.pieces[index:index + 1] = [part for part in parts if part.size]
         self.used += size
@@ -93,6 +98,7 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         self.arena.free(self.blocks.pop(owner), marks)
         for unit in range(piece.offset // UNIT, (piece.offset + piece.size) // UNIT):
             self.history[unit] = unite_marks(self.history[unit], marks)
+        self.copies += [marks[1]] * (marks[1] > 0)
         self.used -= piece.size
         piece.owner, piece.marks = None, unite_marks(piece.marks, marks)
         self.pieces = merged(self.pieces)
@@ -185,6 +191,18 @@ def owned_bytes(pieces: list[Piece]) -> int:
 
 TestArenaAgainstModel = ArenaAgainstModel.TestCase
 TestArenaAgainstModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None, database=None)
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 7), st.integers(1, 4)), max_size=30), st.integers(1, 5))
+def test_the_last_copy_out_of_any_bytes_is_known_or_at_most_the_last_that_was_forgotten(noted, most):
+    copies = Copies(most)
+    for position, first, size in noted:
+        copies.note(position, first, first + size)
+    forgotten = sorted((position for position, _, _ in noted), reverse=True)[most:][:1]
+    for byte in range(12):
+        read = [position for position, first, size in noted if first <= byte < first + size]
+        assert copies.last_out_of(byte, byte + 1) == max(*read, *forgotten, 0, 0)
 
 
 @settings(max_examples=300, deadline=None, database=None)

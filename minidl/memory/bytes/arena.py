@@ -7,6 +7,7 @@ with an address. Two free blocks never touch: a block that is freed is united wi
 
 Streams run behind the program that allocates. So a free block has marks, the last positions of the streams that used
 it, and its next user waits for these. A block that is cut or united keeps the marks of all bytes that it contains.
+Only a block at a given address does not wait for copies out of other bytes than its own (``copies``).
 """
 
 from bisect import bisect_left, insort
@@ -14,6 +15,7 @@ from bisect import bisect_left, insort
 from minidl.device.clock import NO_MARKS, Marks, unite_marks
 from minidl.memory.bytes.block import Block
 from minidl.memory.bytes.compaction import Compacting
+from minidl.memory.bytes.copies import Copies
 from minidl.memory.bytes.tiling import Tiling
 from minidl.meta import ALIGNMENT
 from minidl.placements.best_fit import BestFit
@@ -31,14 +33,14 @@ class Arena(Compacting):
     peak_bytes  the most bytes in use at once since the last ``reset_peak``, lent workspaces included"""
 
     addresses = True
-    __slots__ = ("_alignment", "_free_at", "_keys", "_mask", "_shift", "capacity", "peak_bytes", "used_bytes")
+    __slots__ = "_alignment", "_copies", "_free_at", "_keys", "_mask", "_shift", "capacity", "peak_bytes", "used_bytes"
 
     def __init__(self, capacity: int, *, alignment: int = ALIGNMENT, placement: Placement | None = None) -> None:
         if capacity < 0 or alignment < 1:
             raise ValueError(f"an arena of {capacity} bytes aligned to {alignment}")
         self.capacity = capacity // alignment * alignment
         self.used_bytes = self.peak_bytes = 0
-        self._alignment = alignment
+        self._alignment, self._copies = alignment, Copies()
         tiling = Tiling(self.capacity, alignment, NO_MARKS)
         self._keys, self._free_at, self._shift, self._mask = tiling.keys, tiling.free_at, tiling.shift, tiling.mask
         # Best fit is built in, as None: it needs no list of holes for every operation.
@@ -137,9 +139,12 @@ class Arena(Compacting):
         if block.owner is not None:
             raise AssertionError(f"{block} was lent, and is not free")
         block.marks = unite_marks(block.marks, marks)
+        if marks[1]:
+            self._copies.note(marks[1], block.offset, block.offset + block.size)
 
     def allocate_at(self, offset: int, nbytes: int, owner: object) -> Block | None:
-        """Allocate a block of ``nbytes`` at ``offset``; None if some of these bytes are in use, or not ``compacts``."""
+        """Allocate a block of ``nbytes`` at ``offset``; None if some of these bytes are in use, or not ``compacts``.
+        The new block has the marks of the free block it is cut from, but for copies out of bytes beside it."""
         if owner is None or offset % self._alignment:
             raise AssertionError(f"a block at {offset}, aligned to {self._alignment}, for {owner}")
         if not self.compacts:
@@ -150,6 +155,10 @@ class Arena(Compacting):
             self.used_bytes += block.size
             if self.used_bytes > self.peak_bytes:
                 self.peak_bytes = self.used_bytes
+            if block.marks[1]:
+                computed, copied_out, copied_in = block.marks
+                copied_out = min(copied_out, self._copies.last_out_of(offset, offset + block.size))
+                block.marks = computed, copied_out, copied_in
         return block
 
     def _place(self, placement: Placement, size: int, owner: object, *, high: bool) -> Block | None:
@@ -181,6 +190,8 @@ class Arena(Compacting):
         block.owner = None
         size = block.size
         self.used_bytes -= size
+        if marks[1]:
+            self._copies.note(marks[1], block.offset, block.offset + size)
         # The block's own marks stay: an owner that never ran has not waited for them.
         if block.marks != marks:
             marks = unite_marks(block.marks, marks)
