@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from minidl.memory import neighbourhood
 from minidl.memory.evicting import Evicting
-from minidl.memory.lineage import missing_calls
+from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, RECOMPUTE, Storage
 
@@ -77,7 +77,8 @@ class Leftovers:
         for _, _, storage in sorted(held, key=lambda entry: entry[:2]):
             if state.arena.free_bytes >= need:
                 return
-            if missing_calls(storage) is not None:
+            calls = missing_calls(storage)
+            if calls is not None and not (state.secured and reads(calls, state.writing)):
                 self.evicting.drop(storage)
                 state.writes += 1  # a write under way may end its lineage, and then what was computed from it must stay
 

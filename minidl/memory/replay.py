@@ -66,9 +66,13 @@ class Replay:
                 instead = next(filter(self._can_be_replayed, left), None) if error.host_full else None
                 if instead is None:
                     raise
+                full = error
             left.remove(instead)  # once: it might be swapped out again
             self.evicting.give_up_copy(instead)
-            self.replay(instead)
+            try:
+                self.replay(instead)
+            except OutOfMemory as error:
+                raise full from error  # a replay that has no room would not have been needed
 
     def _swap_in_all(self, bases: Sequence[Storage], op_name: str) -> None:
         """Swap in the bases that are on the host, and end copies of bases that are under way. Raises OutOfMemory."""

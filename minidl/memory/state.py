@@ -60,6 +60,7 @@ class MemoryState(Attached):
                  targets of replays under way, and tensors recomputed for the write under way
     nested       how many calls replays within other replays have run in this iteration
     writing      the storages that the in-place call under way will write
+    secured      True from when all tensors are there whose replay reads these storages, until the call has run
     writes       how many events may have ended lineages so far: begin and end of each in-place call, last-resort drops
     impure       True if in this iteration a storage was written in place after it had been read
     orphans      storages to be freed before the next call, since the arena was busy when they lost their last use;
@@ -93,6 +94,7 @@ class MemoryState(Attached):
         self.awaited: set[Storage] = set()
         self.nested = 0
         self.writing: set[Storage] = set()
+        self.secured = False
         self.writes = 0
         self.impure = False
         self.orphans: deque[tuple[Storage, bool]] = deque()

@@ -31,9 +31,10 @@ class WriteGuard:
 
     def before_write(self, targets: Sequence[Storage], inputs: Sequence[Storage]) -> None:
         """Recompute dropped tensors whose replay needs the old ``targets``. Raises OutOfMemory, Unrecoverable.
-        The call's ``inputs`` come after that, all in one replay. targets: storages that own bytes, no views.
-        Until ``after_write`` or ``call_off`` no tensor is dropped whose replay would read these bytes, and none of the
-        tensors recomputed here."""
+        The call's dropped ``inputs`` come after that, all in one replay. targets: storages that own bytes, no views.
+        Until ``after_write`` or ``call_off`` none of the tensors recomputed here is dropped, and no tensor is dropped
+        whose replay would read these bytes. Only a replay in this method may drop one as a last resort: it comes back.
+        """
         state = self.state
         state.writing = set(targets)
         state.writes += 1
@@ -43,7 +44,7 @@ class WriteGuard:
         if latest < self._lineage_start:
             return  # running statistics, as a rule: no call that may be replayed has read them
         self.leftovers.unshare_all()  # what starts from them must not miss the old bytes later
-        operands = {storage.base for storage in inputs}
+        operands = dict.fromkeys([storage.base for storage in inputs])
         found = True
         while found:  # a replay may drop a resident tensor that reads the old bytes too
             found = False
@@ -51,12 +52,21 @@ class WriteGuard:
                 if other.status is not RECOMPUTE or not other.refs or other in operands:
                     continue
                 if reads(missing_calls(other) or [], state.writing):
-                    self.replaying.replay(other)
-                    found |= other.status is not RECOMPUTE
-                    if other not in state.protected:
-                        state.protected.add(other)
-                        state.awaited.add(other)
-                        self._secured.append(other)
+                    found |= self._secure(other)
+            if not found and (dropped := [base for base in operands if base.status is RECOMPUTE]):
+                found = self._secure(*dropped)
+        state.secured = True
+
+    def _secure(self, *dropped: Storage) -> bool:
+        """Recompute storages, which then must not be dropped until the write has run; True if one has bytes now."""
+        state = self.state
+        self.replaying.replay(*dropped)
+        for storage in dropped:
+            if storage not in state.protected:
+                state.protected.add(storage)
+                state.awaited.add(storage)
+                self._secured.append(storage)
+        return any(storage.status is not RECOMPUTE for storage in dropped)
 
     def after_write(self, targets: Sequence[Storage], number: int) -> None:
         """Note that call ``number`` of the run has written ``targets``: free stale host copies; make them leaves."""
@@ -75,7 +85,7 @@ class WriteGuard:
         self._end()
 
     def _end(self) -> None:
-        self.state.writing = set()
+        self.state.writing, self.state.secured = set(), False
         self.state.writes += 1
         self.state.protected.difference_update(self._secured)
         self.state.awaited.difference_update(self._secured)

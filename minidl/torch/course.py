@@ -3,117 +3,59 @@
     AWAY      every saved tensor is swapped out: the first step of a kind, and a step that is like no known one.
     MEASURED  the same while the recorder is on: a step that is expected to be of a known kind without a plan.
     GUIDED    the step follows its plan.
+    KEPT      every saved tensor stays, as long as they are few: a step whose kind has no plan, or that left its plan.
 
 The shapes and dtypes of a step's saved tensors (its packs), in order, identify its kind. The expected kind is the one
 that came after as many steps of the last kind before; at the first pack another known kind can replace it. A step that
 differs from its kind runs AWAY from that pack on, and the tensors that it has kept on the device so far are swapped
-out, too.
+out, too. If its kind evicts nothing, it is KEPT instead.
+
+How much a step may keep follows from the planned kinds that evict nothing: a step that saves n times as many bytes is
+taken to have at most n times their peak. If that is less than the budget by a margin, the step may keep these bytes.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from enum import Enum
-from functools import cached_property
-from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from minidl.errors import UserError
-from minidl.plan.costs import Limits
-from minidl.plan.plan import Proposal
-from minidl.torch.budget import Floor
-from minidl.torch.items import RETREAT, SWAP, Decision
-from minidl.torch.planned import Obeyed
-from minidl.torch.seen import Kind, Seen
+from minidl.torch.items import RETREAT, STAY, SWAP, Decision
+from minidl.torch.known import Known, Packed, nbytes_of
 
 MOST_KNOWN = 64   # kinds of steps that are remembered
 MOST_ENDS = 64    # lengths of rows of one kind that are remembered
 MOST_VAIN = 8     # recordings in a row that led to no plan; then recording stops until a kind of step comes again
-REMEMBERED = 9    # durations kept of each kind of step
-
-Packed = tuple[tuple[int, ...], torch.dtype]
-
-Called = tuple[int, Any]  # the call of a module: autograd's nodes before it, and the shape of its first argument
+SETTLED = 2       # foretold kinds in a row, after which a step that could keep everything is recorded, and gets a plan
+MARGIN = 1.5      # the budget, as a multiple of the peak that a step which keeps everything without a plan may have
 
 
 class Phase(Enum):
-    """How a step runs: it swaps all saved tensors out, swaps them out and is recorded, or follows a plan."""
+    """How a step runs: it swaps all saved tensors out, does so and is recorded, follows a plan, or keeps everything."""
 
     AWAY = "all saved tensors swapped"
     MEASURED = "the same, recorded and timed"
     GUIDED = "as planned"
-
-
-@dataclass(eq=False)
-class Known:
-    """A kind of step, with its recording and its plan.
-    Two steps are of one kind if autograd saves equal shapes in them.
-
-    packs     shape and dtype of every tensor that autograd saves in it, the first one saved first.
-    recorded  its recording; seen: the variant of the recording that the plan is made for.
-    obeyed    its plan, by the numbers of saved tensors; proposal: the policy's answer; limits: the plan's memory
-              limits.
-    refused   if its budget was refused: the plan with the least memory, which no step follows.
-    floor     the fewest bytes in which it can run; unmanaged_bytes: its peak if nothing is evicted; remark: the reason
-              if the policy has no plan for it, else "". As recorded last.
-    ends      number of steps of this kind in a row -> the kind that came next, the last time.
-    seconds   durations of its latest planned steps; used: the number of its latest step, of all kinds, from 1.
-    late      tensor of the plan -> how often the backward pass found it evicted in the last planned step.
-    trusted   number of its steps that have followed the plan since the last step that did not.
-    unfit     True if its gradients would have other bits in a recorded step, so that it gets no plan.
-    calls     the calls of modules in it, its end the last; empty: too few for a step without hooks; None: not known.
-    """
-
-    packs: tuple[Packed, ...]
-    recorded: Seen | None = None
-    seen: Seen | None = None
-    obeyed: Obeyed | None = None
-    refused: Obeyed | None = None
-    floor: Floor | None = None
-    unmanaged_bytes: int = 0
-    remark: str = ""
-    proposal: Proposal | None = None
-    limits: Limits | None = None
-    ends: dict[int, Known] = field(default_factory=dict)
-    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    used: int = 0
-    late: Mapping[int, int] = field(default_factory=dict)
-    ahead: Sequence[tuple[Packed, Decision]] = ()
-    trusted: int = 0
-    unfit: bool = False
-    calls: Sequence[Called] | None = None
-
-    @cached_property
-    def parameter_bytes(self) -> int:
-        """Bytes of the parameters in its recording; 0 without one. The first read stores the number."""
-        seen = self.recorded
-        return sum(seen.trace.tensors[i].nbytes for i, kind in seen.kinds.items()
-                   if kind is Kind.PARAMETER and i in seen.trace.tensors) if seen is not None else 0
-
-    @property
-    def shown(self) -> Obeyed | None:
-        """The plan that pages and tables show: the one that steps follow, else the refused one."""
-        return self.obeyed or self.refused
-
-    def obey(self, obeyed: Obeyed) -> None:
-        """Set the plan that steps of this kind follow from the next one on."""
-        self.obeyed, self.trusted, self.calls = obeyed, 0, None
-        self.ahead = tuple((packed, obeyed.decision(number)) for number, packed in enumerate(self.packs, 1))
+    KEPT = "all saved tensors kept, far below the budget"
 
 
 class Course:
     """The ``Guide`` that decides, by the phase of the step, about each tensor that autograd saves.
+    budget: bytes that a step may have at its peak.
 
     diverged    number of steps that departed from the plan that they followed.
     again       True if the latest step was of a kind that had run before and has no plan yet.
     unrecorded  the reason if no step of this program may be recorded; "": steps may be.
+    model       the planned kind from which it follows how many bytes a step without a plan may keep; None: no kind.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.model: Known | None = None
+        self._may_keep = self._kept = 0  # bytes of packs: how many a step without a plan may keep, and this one keeps
         self.known: list[Known] = []
         self.expected: Known | None = None
         self.phase = Phase.AWAY
@@ -124,6 +66,8 @@ class Course:
         self._vain, self.unrecorded = 0, ""
         self.ahead: Sequence[tuple[Packed, Decision]] = ()
         self.idle = self.again = False
+        self._foretold = 0  # steps in a row, up to the last one, whose kind was the expected one
+        self._began: Known | None = None  # the kind that was expected when the step began
         self.left = False  # True after stop(): no step is planned
         self._astray = False
 
@@ -137,7 +81,7 @@ class Course:
             self._packs.append(packed)
             if forward_ad._current_level >= 0:
                 self.unrecorded = "PyTorch rounds dual numbers differently in a recorded step"
-            return SWAP
+            return self._keep(nbytes_of(packed)) if self.phase is Phase.KEPT else SWAP
         known = self.expected
         assert known is not None and known.obeyed is not None
         if number <= len(known.packs) and known.packs[number - 1] == packed:
@@ -152,6 +96,17 @@ class Course:
                 return other.obeyed.decision(1)
         self._depart(known)
         self._packs = [*known.packs[:number - 1], packed]
+        if not known.keeps:
+            return RETREAT
+        self.phase, self._kept = Phase.KEPT, 0
+        return self._keep(sum(map(nbytes_of, self._packs)))
+
+    def _keep(self, nbytes: int) -> Decision:
+        """Return the decision about a saved tensor in a step without a plan that has kept all so far."""
+        self._kept += nbytes
+        if self._kept <= self._may_keep:
+            return STAY
+        self.phase, self.idle = Phase.AWAY, False
         return RETREAT
 
     def _depart(self, known: Known) -> None:
@@ -195,6 +150,7 @@ class Course:
             elif self.phase is Phase.MEASURED:
                 self._vain += 1
         known.used = self.steps
+        self._foretold = self._foretold + 1 if known is self._began and not self._astray else 0
         last = self._last
         if last is not None:
             last.ends.pop(self._row, None)
@@ -236,15 +192,32 @@ class Course:
         """Begin a step: predict its kind (the one that followed an equal row before), and choose its ``Phase``.
         steady: False if the bytes that the optimizer holds are still growing, so that no recording stays right."""
         last = self._last
-        self._packs, self._astray = [], False
-        self.expected = None if last is None else last.ends.get(self._row, last)
+        self._packs, self._astray, self._kept = [], False, 0
+        self.expected = self._began = None if last is None else last.ends.get(self._row, last)
+        self._limit()
         if self.expected is None or self.left or not steady:
             self.phase = Phase.AWAY
         elif self.expected.obeyed is not None:
             self.phase = Phase.GUIDED
         else:
             never = self.expected.unfit or self.unrecorded or self._vain >= MOST_VAIN
-            self.phase = Phase.AWAY if never else Phase.MEASURED
+            keep = self.expected.saved_bytes <= self._may_keep
+            if keep and (never or self._foretold < SETTLED):
+                self.phase = Phase.KEPT
+            else:
+                self.phase = Phase.AWAY if never else Phase.MEASURED
         guided = self.expected if self.phase is Phase.GUIDED else None
         self.ahead = guided.ahead if guided is not None else ()
-        self.idle = guided is not None and guided.obeyed is not None and not guided.obeyed.triggers
+        self.idle = self.phase is Phase.KEPT or (
+            guided is not None and guided.obeyed is not None and not guided.obeyed.triggers)
+
+    def _limit(self) -> None:
+        """Set how many bytes of packs a step without a plan may keep: fewer than any kind that evicts some has."""
+        most, self.model = 0.0, None
+        for known in self.known:
+            if known.keeps and known.obeyed is not None and 0 < MARGIN * known.obeyed.peak_bytes <= self.budget:
+                may = known.saved_bytes * self.budget / (MARGIN * known.obeyed.peak_bytes)
+                if may > most:
+                    most, self.model = may, known
+        self._may_keep = int(min([most, *(known.saved_bytes - 1 for known in self.known if known.outgrown or (
+            known.obeyed is not None and not known.keeps))]))

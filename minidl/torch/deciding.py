@@ -15,7 +15,8 @@ from minidl.planning.allowance import Allowance
 from minidl.torch.backends import Backend
 from minidl.torch.beneath import compiled, recordable
 from minidl.torch.budget import floor_of, fullest, refuse
-from minidl.torch.course import Course, Known, Phase
+from minidl.torch.course import MARGIN, Course, Phase
+from minidl.torch.known import Known
 from minidl.torch.optimizers import listed
 from minidl.torch.planned import obeyed, unmanaged
 from minidl.torch.planner import Planner
@@ -43,9 +44,12 @@ class Deciding:
         """The costs of copies as measured so far."""
         return self.backend.traffic.costs(self.backend.contention)
 
-    def plan(self, known: Known, seen: Seen, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def plan(self, known: Known, seen: Seen, optimizers: Sequence[torch.optim.Optimizer], *, again: bool) -> None:
         """Store in ``known`` the first plan for a recorded step, in which ``optimizers`` stepped.
-        Raises BudgetTooSmall if the step's floor is above the budget."""
+        Raises BudgetTooSmall if the step's floor is above the budget. again: True if a step of this kind has run
+        before; else it is worth a plan only if it shows how much steps of other kinds may keep."""
+        if not again and MARGIN * unmanaged(seen.staying(1.0)) > self.limits.device_bytes:
+            return
         if compiled():
             seen = seen.swapping()  # compiled code may write what a replay would read, and the recorder does not see it
         known.recorded, costs = seen, self.costs
@@ -80,6 +84,7 @@ class Deciding:
         """Return how many bytes of tensors have come since a step that exceeded the budget was recorded; 0 for few.
         Plan anew if they are many. there_bytes: bytes there when the step began, without state that can leave."""
         known.trusted, known.calls = 0, None
+        known.outgrown = known.outgrown or course.phase is Phase.KEPT
         grown = there_bytes - known.recorded.there_bytes if known.recorded is not None else 0
         if grown <= self.limits.device_bytes // WORTH_A_PLAN:
             return 0
@@ -107,11 +112,11 @@ class Deciding:
 
     def _place_states(self, course: Course) -> None:
         """Keep the plan's share of optimizer state on the device in the next step; if it has no plan, send all away."""
-        guided, known = course.phase is Phase.GUIDED, course.expected
-        self.states.staying = self.share if guided else 0.0
-        self.states.whole = guided and known is not None and known.obeyed is not None and (
+        known = {Phase.GUIDED: course.expected, Phase.KEPT: course.model}.get(course.phase)
+        self.states.staying = self.share if known is not None else 0.0
+        self.states.whole = known is not None and known.obeyed is not None and (
             known.obeyed.peak_bytes + 2 * known.parameter_bytes <= self.limits.device_bytes)
-        if not guided:
+        if known is None:
             self.states.all_away()
 
 

@@ -22,7 +22,7 @@ from minidl.planning.packing.strip import most_live, strip
 from minidl.planning.problem import Array, Problem, problem
 from minidl.planning.walk import StepArrays
 from minidl.report.decisions import decisions, in_ms
-from minidl.torch.course import Known
+from minidl.torch.known import Known
 from minidl.torch.reporting import names_of
 from minidl.torch.seen import Kind as Role
 from minidl.torch.seen import Seen

@@ -71,7 +71,7 @@ class managed:  # noqa: N801 # programs call it like a function
         self.limits = Limits(self.budget, host_bytes, addresses=False)
         device_type = _device_type(device)
         self.backend: Backend = backend or (Cuda if device_type == "cuda" else Immediate)(host_bytes)
-        self.course = Course()
+        self.course = Course(self.budget)
         self.saved = Saved(self.backend, device_type, self.course)
         self.recorder = Recorder(device_type, perf_counter if device_type == "cpu" else _when_done)
         self.recorder.allocator = torch.cuda if device_type == "cuda" else None
@@ -199,8 +199,8 @@ class managed:  # noqa: N801 # programs call it like a function
         peak = self.gauge.end()
         try:
             self.allowance.run_seconds += seconds
-            if phase is Phase.MEASURED and self.course.again and self.observer.notes is not None:
-                self.deciding.plan(known, self.observer.notes.seen(), self._stepped_in)
+            if phase is Phase.MEASURED and self.observer.notes is not None:
+                self.deciding.plan(known, self.observer.notes.seen(), self._stepped_in, again=self.course.again)
             elif phase is Phase.GUIDED and known is expected:
                 self.deciding.correct(known, seconds, self.backend.traffic.stalled_seconds - self._stalled,
                                       self.saved.late_ids)

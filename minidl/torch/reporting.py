@@ -18,7 +18,8 @@ from minidl.plan.trace import TensorId
 from minidl.plan.trace_format import is_trace, trace_to_json
 from minidl.report.decisions import Decision, decisions, in_ms, table, totals
 from minidl.torch.budget import Floor
-from minidl.torch.course import Course, Known, Phase
+from minidl.torch.course import Course, Phase
+from minidl.torch.known import Known
 from minidl.torch.seen import Seen
 
 SWAPPING = "with swaps alone"  # planned steps, if the policy has no plan of its own

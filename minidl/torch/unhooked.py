@@ -18,7 +18,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from minidl.torch.beneath import compiled
-from minidl.torch.course import Called, Course, Known, Phase
+from minidl.torch.course import Course, Phase
+from minidl.torch.known import Called, Known
 from minidl.torch.saved import Saved
 from minidl.torch.there import all_of, kinds
 

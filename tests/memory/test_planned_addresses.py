@@ -208,5 +208,6 @@ def test_parameters_that_come_and_go_find_their_addresses():
             with runtime.iteration():
                 step()
         last = runtime.stats().since(before)
+        predicted = runtime.plan.predicted_seconds
     assert last.swapped_in_bytes > 50e6
-    assert last.moved_bytes < 0.05 * last.swapped_in_bytes
+    assert last.seconds < 1.04 * predicted  # 1.03: 48 MB slide for values between those that a replay computes

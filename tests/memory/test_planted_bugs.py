@@ -104,7 +104,7 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "a host copy stays when the tensor is written in place": (
         GUARD + "after_write", "state.allocator.forget_host_copy(base)", "pass"),
     "what must be computed from the old bytes is not computed before they are written": (
-        GUARD + "before_write", "self.replaying.replay(other)", "pass"),
+        GUARD + "_secure", "self.replaying.replay(*dropped)", "pass"),
     "what a dropped value starts from is freed while its leaves are written": (
         FREEING + "starts_a_replay", "(storage, state.writing, ", "(storage, set(), "),
     "what could be made again before a write is taken for such after it": (
@@ -222,7 +222,6 @@ FOUND_BY: dict[By, set[str]] = {
         "copies under way when an iteration ends are forgotten",
         "a replay reads what was written in place since",
         "an update is made twice when its operands had to be brought in",
-        "a block that swallows its right neighbour forgets its marks",
     },
     By.PROMISE: {
         "a host copy is four bytes too small",
@@ -230,7 +229,6 @@ FOUND_BY: dict[By, set[str]] = {
         "a dropped tensor keeps its host copy",
         "a freed tensor keeps its host copy",
         "what is freed in the middle of the arena's work is freed at once",
-        "an input that others still ask for is given away",
         "what must be computed from the old bytes is not computed before they are written",
         "what a dropped value starts from is freed while its leaves are written",
         "a tensor whose block was given away counts as there",
@@ -242,11 +240,9 @@ FOUND_BY: dict[By, set[str]] = {
     },
 }
 RARE = {  # seen in the tenth world or later
-    "a block that swallows its right neighbour forgets its marks",
     "a move does not wait for the copies of what it moves",
     "copies under way when an iteration ends are forgotten",
     "what was freed in the middle of the arena's work is freed though a replay needs it again",
-    "an input that others still ask for is given away",
     "what a dropped value starts from is freed while its leaves are written",
     "a replay reads what was written in place since",
     "an eviction to the host copies nothing",

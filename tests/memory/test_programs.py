@@ -1,6 +1,6 @@
 """Random whole programs give the unmanaged bits under every policy, in every budget from the floor up.
 
-Three hundred by default, each under one setting; a hundred thousand by ``python -m tests.campaigns.programs``.
+150 by default, each under one setting; 2,000 among the slow tests, each under three; a hundred thousand by ``python -m tests.campaigns.programs``.
 """
 
 import random
@@ -24,6 +24,12 @@ ALL = 100_000
 def test_random_programs_have_the_unmanaged_bits(first, one_thread):
     for seed in range(first, first + BLOCK):
         check(program(seed), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 1000])
+def test_random_programs_have_the_unmanaged_bits_under_several_settings(first, one_thread):
+    assert run(1000, seed=first, settings=3).failed == 0
 
 
 @pytest.mark.full

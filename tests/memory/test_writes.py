@@ -37,6 +37,36 @@ def test_a_write_first_makes_again_what_was_dropped_and_reads_the_old_bytes():
         assert (value(w), value(direct), value(through), value(unrelated)) == (3.0, 6.0, 1.0, 5.0)
 
 
+def test_what_a_dropped_operand_of_a_write_displaces_is_there_again_before_the_write():
+    """Three units without a host: to compute ``operand`` again takes two beside w, and ``other`` has one of them."""
+    with small_runtime(units=3, host_memory=0) as runtime, runtime.iteration():
+        w = leaf(runtime, 2.0)
+        operand = exp(shift(w, -2.0))
+        other = scale(w, 5.0)
+        drop(runtime, operand)
+        add_(w, operand)
+        assert (value(w), value(operand), value(other)) == (3.0, 1.0, 10.0)
+
+
+@pytest.mark.parametrize("away", ["dropped", "on the host"])
+def test_no_operand_of_a_write_comes_back_in_place_of_what_reads_the_old_bytes(away):
+    """Nothing but ``other`` can leave for it, and after the write ``other`` could not be computed again."""
+    with small_runtime(units=3, host_memory=256 * (away != "dropped")) as runtime, runtime.iteration():
+        w, operand = leaf(runtime, 2.0), leaf(runtime, 1.0)
+        if away == "dropped":
+            operand = scale(w, 0.5)
+            drop(runtime, operand)
+        else:
+            swap_out(runtime, operand)
+        other, filler = scale(w, 5.0), leaf(runtime, 7.0)
+        with pytest.raises(OutOfMemory):
+            add_(w, operand)
+        del filler
+        assert (value(other), value(operand), value(w)) == (10.0, 1.0, 2.0)
+        add_(w, operand)
+        assert (value(other), value(operand), value(w)) == (10.0, 1.0, 3.0)
+
+
 def test_a_write_after_a_failed_iteration_still_makes_again_what_was_dropped_in_it():
     with small_runtime() as runtime:
         w, kept = leaf(runtime, 2.0), []

@@ -1,13 +1,13 @@
 """Programs that change as they run: other shapes, more tensors on the device, passes between steps."""
 
 import contextlib
-import gc
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
 
 from torch import nn  # noqa: E402
+from torch_counting import alone, counted  # noqa: E402
 from torch_nets import ROOMY, same  # noqa: E402
 
 import minidl.torch  # noqa: E402
@@ -16,39 +16,6 @@ from minidl.torch.course import MOST_VAIN, Course, Phase  # noqa: E402
 from minidl.torch.planned import Obeyed  # noqa: E402
 
 WIDTH = 64
-
-
-class Allocator:
-    """A GPU's allocator, by a meter of this process."""
-
-    def __init__(self, meter):
-        self.meter, self.resets = meter, 0
-
-    def memory_allocated(self):
-        return self.meter.bytes
-
-    def max_memory_allocated(self):
-        return self.meter.peak
-
-    def reset_peak_memory_stats(self):
-        self.resets += 1
-        self.meter.peak = self.meter.bytes
-
-
-@contextlib.contextmanager
-def counted(memory, known):
-    """As on a GPU, the bytes of ``known`` and of all tensors that come later are counted under ``memory``."""
-    with minidl.torch.Meter(known) as meter:
-        if isinstance(memory, minidl.torch.managed):
-            memory.recorder.allocator = memory.gauge.allocator = Allocator(meter)
-        with memory:
-            yield
-
-
-def alone():
-    """Hide all tensors that exist now from the garbage collector's list: on this GPU there is nothing yet."""
-    gc.collect()
-    gc.freeze()
 
 
 def layers(count=6):
@@ -85,7 +52,7 @@ def test_a_kind_of_step_that_comes_once_after_a_row_of_others_gets_its_plan_or_i
 
 
 def test_a_step_without_hooks_that_leaves_its_kind_counts_in_the_row():
-    course, kinds = Course(), []
+    course, kinds = Course(0), []
 
     def step(length, *, astray=False):
         course.begin()
@@ -106,7 +73,7 @@ def test_a_step_without_hooks_that_leaves_its_kind_counts_in_the_row():
 
 @pytest.mark.parametrize("others", [MOST_VAIN - 1, MOST_VAIN + 1, 5 * MOST_VAIN])
 def test_a_training_gets_a_plan_once_its_lengths_settle_however_many_came_before(others):
-    lengths = [32 + n for n in range(others)] + [24] * 8
+    lengths = [32 + n for n in range(others)] + [24] * 9
     memory = minidl.torch.managed(ROOMY)
     assert same(with_lengths(lengths, memory), with_lengths(lengths, contextlib.nullcontext()))
     assert memory.report().steps[Phase.GUIDED] >= 5
