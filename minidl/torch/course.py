@@ -24,7 +24,7 @@ from torch.autograd import forward_ad
 
 from minidl.errors import UserError
 from minidl.torch.items import RETREAT, STAY, SWAP, Decision
-from minidl.torch.known import Known, Packed, nbytes_of
+from minidl.torch.known import Known, Packed, nbytes_of, packed_of
 
 MOST_KNOWN = 64   # kinds of steps that are remembered
 MOST_ENDS = 64    # lengths of rows of one kind that are remembered
@@ -76,7 +76,7 @@ class Course:
         """Return the decision about the ``number``-th tensor that autograd saves in this step: stay, swap or drop.
         A tensor other than the plan's ends the plan, with the decision RETREAT. If it is the first, the step follows
         another kind's plan that begins with such a tensor and drops none, if there is one."""
-        packed = tensor.shape, tensor.dtype
+        packed = packed_of(tensor)
         if self.phase is not Phase.GUIDED:
             self._packs.append(packed)
             if forward_ad._current_level >= 0:

@@ -14,7 +14,7 @@ def is_foreign(storage: Any) -> bool:
 
 class Eligible:
     """True for a tensor that may be evicted: ordinary, on the device, large enough, no parameter or view of one.
-    Ordinary: not sparse, not quantized, of no subclass of Tensor. Large enough: 4,096 bytes of storage or more."""
+    Ordinary: not sparse, nested or quantized, of no subclass of Tensor. Large enough: 4,096 bytes of storage."""
 
     def __init__(self, device_type: str) -> None:
         self.device_type = device_type
@@ -23,7 +23,7 @@ class Eligible:
     def __call__(self, tensor: torch.Tensor) -> bool:
         """Return True if a tensor may be evicted."""
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_quantized or (
-                tensor._is_zerotensor()):  # zeros without any bytes
+                tensor.is_nested or tensor._is_zerotensor()):  # zeros without any bytes
             return False
         device = tensor.device
         if device != self._device:  # equal devices: comparing names would take five times as long

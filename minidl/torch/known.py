@@ -25,6 +25,15 @@ Packed = tuple[tuple[int, ...], torch.dtype]
 Called = tuple[int, Any]  # the call of a module: autograd's nodes before it, and the shape of its first argument
 
 
+def packed_of(tensor: torch.Tensor) -> Packed:
+    """Return the shape and dtype of a saved tensor; of a nested one the shape of all its elements together.
+    The shape of a nested tensor has symbols, which are others in each step, or it has none."""
+    if not tensor.is_nested:
+        return tensor.shape, tensor.dtype
+    jagged = tensor.layout is torch.jagged
+    return tensor._values.shape if jagged else (tensor.numel(),), tensor.dtype  # type: ignore[attr-defined]
+
+
 def nbytes_of(packed: Packed) -> int:
     """Return the bytes of a saved tensor."""
     return prod(packed[0]) * packed[1].itemsize

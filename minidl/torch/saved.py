@@ -17,6 +17,7 @@ from minidl.plan.plan import Action
 from minidl.torch.backends import Backend, quiet
 from minidl.torch.eligible import Eligible
 from minidl.torch.items import STAY, SWAP, Aliases, Decision, Guide, Handle, Item, Kept, Watch, check, share_counter
+from minidl.torch.known import packed_of
 
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # the number of dispatch modes now
 
@@ -86,7 +87,8 @@ class Saved:
         number, ahead = self.packs, self.guide.ahead
         if self._unfilled and self._unfilled[0][0] < number:
             self._evict_filled(number)
-        if number < len(ahead) and ahead[number][0] == (tensor.shape, tensor.dtype):  # as planned, hundreds a step
+        packed = (tensor.shape, tensor.dtype) if not tensor.is_nested else packed_of(tensor)
+        if number < len(ahead) and ahead[number][0] == packed:  # as planned, hundreds a step
             self.packs = number + 1
             if self.forward is not None:
                 self.forward(True)

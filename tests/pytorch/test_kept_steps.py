@@ -13,6 +13,7 @@ from torch_nets import ROOMY, same  # noqa: E402
 
 import minidl.torch  # noqa: E402
 from minidl.torch.course import MARGIN, Course, Phase  # noqa: E402
+from minidl.torch.items import SWAP  # noqa: E402
 from minidl.torch.planned import Obeyed  # noqa: E402
 
 WIDTH = 64
@@ -77,13 +78,35 @@ def test_a_kept_step_that_exceeds_the_budget_is_kept_no_more():
     assert [known.outgrown for known in memory.course.known if known.packs[1][0][1] == 34] == [True]
 
 
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_steps_on_nested_tensors_are_of_one_kind(layout):
+    def nested(memory):
+        torch.manual_seed(0)
+        network, found = nn.Linear(64, 64), []
+        optimizer = torch.optim.SGD(network.parameters(), 0.1)
+        with memory:
+            for _ in range(8):
+                parts = [torch.randn(9, 64), torch.randn(41, 64)]
+                y = network(torch.nested.nested_tensor(parts, layout=layout))
+                loss = sum(part.sin().pow(2).mean() for part in y.unbind())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                found.append(loss.detach())
+        return [*found, *network.parameters()]
+    memory = minidl.torch.managed(1 << 17)
+    assert same(nested(memory), nested(contextlib.nullcontext()))
+    assert memory.report().steps == {Phase.AWAY: 1, Phase.MEASURED: 1, Phase.GUIDED: 6}
+
+
 def course_with(budget, *kinds):
     """A course that knows kinds of steps by (saved floats, the peak of a plan, and if this plan evicts a tensor)."""
     course = Course(budget)
     for floats, peak, evicts in kinds:
         course.begin()
         course.packed(1, torch.empty(floats))
-        course.end(1).obey(Obeyed(peak_bytes=peak, decisions={1: minidl.torch.items.SWAP} if evicts else {}))
+        course.end(1).obey(Obeyed(peak_bytes=peak, decisions={1: SWAP} if evicts else {}))
     course.begin()
     return course
 
