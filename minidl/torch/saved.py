@@ -47,8 +47,7 @@ class Saved:
         self.idle = False
         self.lock = Lock()  # a backward pass may run in another thread, and each device has one
         self._gone: deque[Item] = deque()  # without handles: released as soon as the lock is free
-        self.packs = self.unpacks = 0
-        self.late = self.refused = 0
+        self.packs = self.unpacks = self.late = self.refused = 0
         self.late_ids: dict[int, int] = {}
         self._items: dict[int, weakref.ref[Item]] = {}  # the latest by the address of its storage
         self._every: list[weakref.ref[Item]] = []  # also those whose address another storage has got
@@ -62,11 +61,10 @@ class Saved:
         with self.lock:
             self._let_go()
             self.packs = self.unpacks = self.late = self.refused = 0
-            self.late_ids = {}
             self.idle = self.guide.idle and self.watch is None
             self._items = {at: ref for at, ref in self._items.items() if ref() is not None}
             self._every = [ref for ref in self._every if ref() is not None]
-            self._by_tensor, self._kept = {}, []
+            self.late_ids, self._by_tensor, self._kept = {}, {}, []
             self._unfilled.clear()
 
     def holds(self) -> bool:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from minidl.device.clock import NO_MARKS, Marks, unite_marks
 from minidl.memory.bytes.arena import Arena
 from minidl.memory.bytes.block import Block
-from minidl.memory.bytes.copies import MOST, Copies
+from minidl.memory.bytes.copies import MOST, last_out_of, no_copies
 
 UNIT = 16  # bytes
 
@@ -42,7 +42,7 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         self.pieces = [Piece(0, units * UNIT, None, NO_MARKS)]
         self.blocks: dict[int, Block] = {}
         self.history = [NO_MARKS] * units  # of each unit, the maximum of all marks it was ever freed with
-        self.copies = []  # all positions above 0 on the stream of copies out that blocks were freed with
+        self.copies = []  # the positions of copies out that blocks were freed with, one after the other
         self.owners = self.used = self.peak = 0
 
     @rule(nbytes=st.integers(0, 6 * UNIT), high=st.booleans())
@@ -80,9 +80,9 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         index, end = self.pieces.index(free), free.offset + free.size
         computed, copied_out, copied_in = free.marks
         its = max(marks[1] for marks in self.history[at:at + size // UNIT])
-        forgotten = sorted(self.copies, reverse=True)[MOST:][:1]
+        forgotten = max(self.copies[:-MOST], default=0)
         parts = [Piece(free.offset, offset - free.offset, None, free.marks),
-                 Piece(offset, size, self.owners, (computed, min(copied_out, max(its, *forgotten, 0)), copied_in)),
+                 Piece(offset, size, self.owners, (computed, min(copied_out, max(its, forgotten)), copied_in)),
                  Piece(offset + size, end - offset - size, None, free.marks)]
         self.pieces[index:index + 1] = [part for part in parts if part.size]
         self.used += size
@@ -195,14 +195,15 @@ TestArenaAgainstModel.settings = settings(max_examples=200, stateful_step_count=
 
 @settings(max_examples=300, deadline=None, database=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 7), st.integers(1, 4)), max_size=30), st.integers(1, 5))
-def test_the_last_copy_out_of_any_bytes_is_known_or_at_most_the_last_that_was_forgotten(noted, most):
-    copies = Copies(most)
+def test_the_last_copy_out_of_any_bytes_is_the_listed_one_or_the_last_of_those_that_are_listed_no_more(noted, most):
+    copies, last = no_copies(most), 0
     for position, first, size in noted:
-        copies.note(position, first, first + size)
-    forgotten = sorted((position for position, _, _ in noted), reverse=True)[most:][:1]
+        copies.append((position, first, first + size, last))
+        last = max(last, position)
+    forgotten = max([position for position, _, _ in noted[:-most]], default=0)
     for byte in range(12):
-        read = [position for position, first, size in noted if first <= byte < first + size]
-        assert copies.last_out_of(byte, byte + 1) == max(*read, *forgotten, 0, 0)
+        read = [position for position, first, size in noted[-most:] if first <= byte < first + size]
+        assert last_out_of(copies, byte, byte + 1) == max([forgotten, *read])
 
 
 @settings(max_examples=300, deadline=None, database=None)

@@ -69,7 +69,7 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "a block that is swallowed by its left neighbour forgets its own marks": (
         ARENA + "free", "marks = unite_marks(previous.marks, marks)", "marks = previous.marks"),
     "a block at a planned address forgets the copies out of its own bytes": (
-        ARENA + "free", "self._copies.note(marks[1], block.offset, block.offset + size)", "pass"),
+        ARENA + "free", "self._copies.append((copy, block.offset, block.offset + size, self._last))", "pass"),
     # Sizes and addresses.
     "an allocation is rounded down": (
         ARENA + "allocate", "-(-nbytes // alignment) * alignment", "max(1, nbytes // alignment) * alignment"),

@@ -15,7 +15,7 @@ from bisect import bisect_left, insort
 from minidl.device.clock import NO_MARKS, Marks, unite_marks
 from minidl.memory.bytes.block import Block
 from minidl.memory.bytes.compaction import Compacting
-from minidl.memory.bytes.copies import Copies
+from minidl.memory.bytes.copies import last_out_of, no_copies
 from minidl.memory.bytes.tiling import Tiling
 from minidl.meta import ALIGNMENT
 from minidl.placements.best_fit import BestFit
@@ -33,14 +33,15 @@ class Arena(Compacting):
     peak_bytes  the most bytes in use at once since the last ``reset_peak``, lent workspaces included"""
 
     addresses = True
-    __slots__ = "_alignment", "_copies", "_free_at", "_keys", "_mask", "_shift", "capacity", "peak_bytes", "used_bytes"
+    __slots__ = ("_alignment", "_copies", "_free_at", "_keys", "_last", "_mask", "_shift", "capacity", "peak_bytes",
+                 "used_bytes")
 
     def __init__(self, capacity: int, *, alignment: int = ALIGNMENT, placement: Placement | None = None) -> None:
         if capacity < 0 or alignment < 1:
             raise ValueError(f"an arena of {capacity} bytes aligned to {alignment}")
         self.capacity = capacity // alignment * alignment
         self.used_bytes = self.peak_bytes = 0
-        self._alignment, self._copies = alignment, Copies()
+        self._alignment, self._copies, self._last = alignment, no_copies(), 0
         tiling = Tiling(self.capacity, alignment, NO_MARKS)
         self._keys, self._free_at, self._shift, self._mask = tiling.keys, tiling.free_at, tiling.shift, tiling.mask
         # Best fit is built in, as None: it needs no list of holes for every operation.
@@ -76,13 +77,10 @@ class Arena(Compacting):
         The new block has the marks of that free block."""
         if owner is None:
             raise AssertionError("a block needs an owner: None means free")
-        alignment = self._alignment
-        if nbytes > 0:
-            size = -(-nbytes // alignment) * alignment
-        elif nbytes == 0:
-            size = alignment  # two empty tensors still have two addresses
-        else:
+        if nbytes < 0:
             raise AssertionError(f"allocation of {nbytes} bytes")
+        alignment = self._alignment
+        size = -(-nbytes // alignment) * alignment or alignment  # two empty tensors still have two addresses
         if self._placement is not None:
             return self._place(self._placement, size, owner, high=high)
         keys, mask = self._keys, self._mask
@@ -124,9 +122,8 @@ class Arena(Compacting):
     def lend(self, nbytes: int) -> Block | None:
         """Return the smallest free block that holds ``nbytes``, as scratch memory; None if none is large enough.
         It stays free: the borrower uses its low end, and calls :meth:`touched` before the next allocation or free."""
-        alignment = self._alignment
+        alignment, keys = self._alignment, self._keys
         size = -(-nbytes // alignment) * alignment
-        keys = self._keys
         index = bisect_left(keys, size << self._shift)
         if index == len(keys):
             return None
@@ -135,12 +132,10 @@ class Arena(Compacting):
         return self._free_at[keys[index] & self._mask]
 
     def touched(self, block: Block, marks: Marks) -> None:
-        """End the loan of a block (:meth:`lend`), last used at ``marks``. Raises AssertionError if it has an owner."""
-        if block.owner is not None:
-            raise AssertionError(f"{block} was lent, and is not free")
+        """End the loan of a block (:meth:`lend`), last used at ``marks``, by no copy out. Raises AssertionError."""
+        if block.owner is not None or marks[1]:
+            raise AssertionError(f"{block} was lent, and is not free, or was copied out: {marks}")
         block.marks = unite_marks(block.marks, marks)
-        if marks[1]:
-            self._copies.note(marks[1], block.offset, block.offset + block.size)
 
     def allocate_at(self, offset: int, nbytes: int, owner: object) -> Block | None:
         """Allocate a block of ``nbytes`` at ``offset``; None if some of these bytes are in use, or not ``compacts``.
@@ -149,16 +144,11 @@ class Arena(Compacting):
             raise AssertionError(f"a block at {offset}, aligned to {self._alignment}, for {owner}")
         if not self.compacts:
             return None
-        alignment = self._alignment
-        block = self._tiling.carve(offset, -(-max(nbytes, 1) // alignment) * alignment, owner)
-        if block is not None:  # as ``_counted``, and kept flat: a plan with addresses places all its blocks here
-            self.used_bytes += block.size
-            if self.used_bytes > self.peak_bytes:
-                self.peak_bytes = self.used_bytes
-            if block.marks[1]:
-                computed, copied_out, copied_in = block.marks
-                copied_out = min(copied_out, self._copies.last_out_of(offset, offset + block.size))
-                block.marks = computed, copied_out, copied_in
+        block = self._counted(self._tiling.carve(offset, self.rounded(nbytes), owner))
+        if block is not None and block.marks[1]:
+            computed, copied_out, copied_in = block.marks
+            own = last_out_of(self._copies, offset, offset + block.size)
+            block.marks = computed, min(copied_out, own), copied_in
         return block
 
     def _place(self, placement: Placement, size: int, owner: object, *, high: bool) -> Block | None:
@@ -190,8 +180,9 @@ class Arena(Compacting):
         block.owner = None
         size = block.size
         self.used_bytes -= size
-        if marks[1]:
-            self._copies.note(marks[1], block.offset, block.offset + size)
+        if copy := marks[1]:
+            self._copies.append((copy, block.offset, block.offset + size, self._last))
+            self._last = max(copy, self._last)
         # The block's own marks stay: an owner that never ran has not waited for them.
         if block.marks != marks:
             marks = unite_marks(block.marks, marks)
@@ -217,8 +208,7 @@ class Arena(Compacting):
             block = previous
         else:
             self._free_at[block.offset] = block
-        block.size = size
-        block.marks = marks
+        block.size, block.marks = size, marks
         insort(keys, size << shift | block.offset)
 
     def check(self) -> None:

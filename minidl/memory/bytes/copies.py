@@ -4,32 +4,26 @@ An arena unites a free block with its neighbours, and their marks. A plan gives 
 being copied out. If a call waited for those copies, too, it would come too late, and the plan would miss its prediction.
 """
 
-from bisect import insort
+from collections import deque
+from typing import TypeAlias
 
-MOST = 32
-"""The copies that are listed. If there are more, those at the lowest positions, which end first, are forgotten."""
+MOST = 32  # copies that are listed
+
+Copies: TypeAlias = deque[tuple[int, int, int, int]]
+"""The latest copies out of freed bytes, in the order in which these were freed: the position on the stream at which the
+copy ends, the first byte that it reads, the byte after the last, and the highest position of all entries before it."""
 
 
-class Copies:
-    """The latest copies out of freed bytes; a copy has the position on its stream at which it ends."""
+def no_copies(most: int = MOST) -> Copies:
+    """Return an empty list for at most ``most`` copies: the oldest entry makes way for a new one."""
+    return deque(maxlen=most)
 
-    __slots__ = "_forgotten", "_latest", "_most"
 
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
-        self._latest: list[tuple[int, int, int]] = []  # position, the first byte, the end; ascending
-        self._forgotten = 0  # the highest position that was taken off the list
-
-    def note(self, position: int, first: int, end: int) -> None:
-        """List the copy that ends at ``position``: it reads bytes from ``first`` to before ``end``, which are freed."""
-        if position > self._forgotten:
-            insort(self._latest, (position, first, end))
-            if len(self._latest) > self._most:
-                self._forgotten = self._latest.pop(0)[0]
-
-    def last_out_of(self, first: int, end: int) -> int:
-        """Return the position at which all copies out of these bytes have ended. A forgotten copy counts as one."""
-        for position, start, stop in reversed(self._latest):
-            if start < end and first < stop:
-                return position
-        return self._forgotten
+def last_out_of(copies: Copies, first: int, end: int) -> int:
+    """Return the position at which all copies out of these bytes have ended.
+    Copies that are listed no more count as copies of all bytes."""
+    last = copies[0][3] if copies else 0
+    for position, start, stop, _ in copies:
+        if position > last and start < end and first < stop:
+            last = position
+    return last
