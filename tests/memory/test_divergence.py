@@ -48,7 +48,7 @@ def step_seconds(runtime, step, count):
     return times
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_when_the_link_slows_down_to_half_plans_are_made_for_the_slow_link():
     def slowed(device):
         profile = device.profile

@@ -198,7 +198,7 @@ def test_a_tensor_makes_way_as_soon_as_its_swap_in_has_ended_though_no_call_has_
         assert np.array_equal(tensor.numpy(), values)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_parameters_that_come_and_go_find_their_addresses():
     # Half of what ResNet-18 takes at 8 images of 224 x 224, most of which are parameters, momentum and gradients.
     with Runtime("sim:p100", policy="auto", memory_budget="150MiB") as runtime:

@@ -252,7 +252,7 @@ RARE = {  # seen in the tenth world or later
 }
 
 
-@pytest.mark.parametrize("bug", [pytest.param(bug, marks=pytest.mark.full if bug in RARE else ()) for bug in BUGS])
+@pytest.mark.parametrize("bug", [pytest.param(bug, marks=pytest.mark.slow if bug in RARE else ()) for bug in BUGS])
 def test_a_planted_bug_is_found_by_what_it_does(bug):
     found = find(*BUGS[bug])
     assert found is not None, f"not seen in {SEEDS} worlds: {bug}"
@@ -272,7 +272,7 @@ def test_a_crash_is_not_taken_for_a_finding(bug, wrong, by):
     assert found is not None and found.by is by and found.words
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_same_worlds_show_nothing_wrong_without_a_bug():
     for seed in range(SEEDS):
         simulate(seed)
