@@ -47,6 +47,7 @@ class Course:
     budget: bytes that a step may have at its peak.
 
     diverged    number of steps that departed from the plan that they followed.
+    vain        recordings in a row that led to no plan.
     again       True if the latest step was of a kind that had run before and has no plan yet.
     unrecorded  the reason if no step of this program may be recorded; "": steps may be.
     model       the planned kind from which it follows how many bytes a step without a plan may keep; None: no kind.
@@ -63,7 +64,7 @@ class Course:
         self._last: Known | None = None
         self._row = 0  # steps of the last kind in a row
         self._packs: list[Packed] = []
-        self._vain, self.unrecorded = 0, ""
+        self.vain, self.unrecorded = 0, ""
         self.ahead: Sequence[tuple[Packed, Decision]] = ()
         self.idle = self.again = False
         self._foretold = 0  # steps in a row, up to the last one, whose kind was the expected one
@@ -146,9 +147,9 @@ class Course:
             known = self._kind(tuple(self._packs))
             self.again = known.used > 0 and known.obeyed is None
             if self.again:
-                self._vain = 0
+                self.vain = 0
             elif self.phase is Phase.MEASURED:
-                self._vain += 1
+                self.vain += 1
         known.used = self.steps
         self._foretold = self._foretold + 1 if known is self._began and not self._astray else 0
         last = self._last
@@ -185,7 +186,7 @@ class Course:
             found = Known(packs)
             self.known.append(found)
             if len(self.known) > MOST_KNOWN:
-                self.known.remove(min(self.known, key=lambda known: known.used or self.steps))
+                self.known.remove(min(self.known, key=lambda known: (known.obeyed is not None, known.used or self.steps)))
         return found
 
     def begin(self, *, steady: bool = True) -> None:
@@ -200,7 +201,7 @@ class Course:
         elif self.expected.obeyed is not None:
             self.phase = Phase.GUIDED
         else:
-            never = self.expected.unfit or self.unrecorded or self._vain >= MOST_VAIN
+            never = self.expected.unfit or self.unrecorded or self.vain >= MOST_VAIN
             keep = self.expected.saved_bytes <= self._may_keep
             if keep and (never or self._foretold < SETTLED):
                 self.phase = Phase.KEPT

@@ -201,6 +201,8 @@ class managed:  # noqa: N801 # programs call it like a function
             self.allowance.run_seconds += seconds
             if phase is Phase.MEASURED and self.observer.notes is not None:
                 self.deciding.plan(known, self.observer.notes.seen(), self._stepped_in, again=self.course.again)
+                if known.obeyed is not None:
+                    self.course.vain = 0
             elif phase is Phase.GUIDED and known is expected:
                 self.deciding.correct(known, seconds, self.backend.traffic.stalled_seconds - self._stalled,
                                       self.saved.late_ids)

@@ -12,7 +12,7 @@ from torch_counting import alone, counted  # noqa: E402
 from torch_nets import ROOMY, same  # noqa: E402
 
 import minidl.torch  # noqa: E402
-from minidl.torch.course import MARGIN, Course, Phase  # noqa: E402
+from minidl.torch.course import MARGIN, MOST_KNOWN, Course, Phase  # noqa: E402
 from minidl.torch.items import SWAP  # noqa: E402
 from minidl.torch.planned import Obeyed  # noqa: E402
 
@@ -43,7 +43,7 @@ def train(lengths, memory, wide=()):
 
 
 def test_lengths_that_differ_each_time_are_kept_after_one_recording():
-    lengths = list(range(32, 96))
+    lengths = list(range(32, 32 + 10 * MOST_KNOWN))  # more than are remembered
     random.Random(0).shuffle(lengths)
     memory = minidl.torch.managed(ROOMY)
     assert same(train(lengths, memory)[0], train(lengths, contextlib.nullcontext())[0])
