@@ -98,6 +98,7 @@ class CallRunner:
                 base = inputs[position].base
                 if not (state.impure and self.freeing.starts_a_replay(base)):
                     self._donate(outputs[target], base)
+                    state.tracker.donated(outputs[target].tensor_id, base.tensor_id)
         for output in outputs:
             if output.block is None:
                 high = signature.op.long_lived or places  # outputs without an address keep out of the others' way
@@ -161,7 +162,6 @@ class CallRunner:
         output.residency += 1
         block.owner = output.me
         self._donors.append(base)
-        state.tracker.donated(output.tensor_id, base.tensor_id)
         output.status = IN
         state.live_refs[output.me] = None
         if base.host is not None:  # a copy that is still under way reads the bytes that the call is about to overwrite

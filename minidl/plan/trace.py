@@ -35,7 +35,7 @@ class TraceCall:
 
     algorithms  the algorithms that the call may use; ``seconds`` is the time of the one that ran.
     writes      inputs that the call writes in place.
-    donated     pairs (output id, input id): the input was donated to the output.
+    donated     pairs (output id, input id): the program donated the input, and the output took its bytes.
     may_donate  pairs for which the operation allows donation and the sizes agree.
     replayable  True if the same inputs give the same outputs again.
     leaves      tensors whose lineage is cut before this call: gradients that have reached their parameter.

@@ -146,10 +146,14 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
     out_ptr, out_idx = _flat([[number[i] for i in call.outputs] for call in calls])
     free_ptr, free_idx = _flat([[number[i] for i in call.frees] for call in calls])
     write_ptr, write_idx = _flat([[number[i] for i in dict.fromkeys(call.writes)] for call in calls])
-    may_ptr, may_out = _flat([[number[o] for o, _ in call.may_donate] for call in calls])
-    _, may_in = _flat([[number[i] for _, i in call.may_donate] for call in calls])
     gap_ptr, gap_tensor = _flat(gap_lists)
     repeatable = np.array([call.replayable for call in calls], np.bool_)
+    # The engine lets an input that the program still holds donate its bytes only if it could compute the input again.
+    over = [[(number[o], number[i]) for o, i in call.may_donate if (o, i) in call.donated or (
+        produced[number[i]] >= 0 and repeatable[produced[number[i]]] and k < cut[number[i]])]
+        for k, call in enumerate(calls)]
+    may_ptr, may_out = _flat([[o for o, _ in pairs] for pairs in over])
+    _, may_in = _flat([[i for _, i in pairs] for pairs in over])
     may_drop = np.array([produced[n] >= 0 and repeatable[produced[n]] and b < cut[n]
                          for _, b, n, _, _ in gaps], np.bool_)
     can_drop = np.array([b <= latest[n] for _, b, n, _, _ in gaps], np.bool_) & may_drop

@@ -186,7 +186,7 @@ class Course:
             found = Known(packs)
             self.known.append(found)
             if len(self.known) > MOST_KNOWN:
-                self.known.remove(min(self.known, key=lambda known: (known.obeyed is not None, known.used or self.steps)))
+                self.known.remove(min(self.known, key=lambda each: (each.obeyed is not None, each.used or self.steps)))
         return found
 
     def begin(self, *, steady: bool = True) -> None:

@@ -105,7 +105,7 @@ def test_the_marks_of_united_blocks_are_the_elementwise_maximum_and_both_parts_o
 
 
 def test_a_block_at_a_given_address_waits_for_copies_out_of_its_own_bytes_alone():
-    """Copies at 7, 5 and 6 may still run when their bytes are freed; the user of what best fit chooses waits for all."""
+    """Copies at 7, 5 and 6 may still run when their bytes are freed. The user of best fit's choice waits for all."""
     for asked, copied_out in {"a": 7, "b": 0, "bc": 5, "cd": 6}.items():
         arena, blocks = filled("abcde")
         for letter, position in (("a", 7), ("c", 5), ("b", 0), ("d", 6)):

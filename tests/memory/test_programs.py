@@ -1,6 +1,7 @@
 """Random whole programs give the unmanaged bits under every policy, in every budget from the floor up.
 
-150 by default, each under one setting; 2,000 among the slow tests, each under three; a hundred thousand by ``python -m tests.campaigns.programs``.
+150 by default, each under one setting; 2,000 among the slow tests, each under three; a hundred thousand by
+``python -m tests.campaigns.programs``.
 """
 
 import random

@@ -1,7 +1,7 @@
 """A trace says what the program asked for: the same on every device, under every policy and budget, in every iteration.
 
-What a device chooses (algorithms and their times) and what happens more often when memory is short (donations) are left
-out where these differ, by name; copies and replays are in no trace.
+What a device chooses (algorithms and their times) is left out; copies, replays, and inputs that give up their bytes for
+want of memory are in no trace.
 """
 
 from dataclasses import replace
@@ -52,11 +52,6 @@ def without_times(call: TraceCall) -> TraceCall:
     return replace(call, seconds=0.0, algorithms=())
 
 
-def without_pressure(call: TraceCall) -> TraceCall:
-    """What stays when memory is short: then more is written over. Frees stay: they follow from the last use alone."""
-    return replace(without_times(call), donated=())
-
-
 def others(trace: Trace) -> list[TraceCall]:
     """The calls that are no updates of parameters."""
     return [call for call in trace.calls if call.op not in UPDATES]
@@ -93,7 +88,7 @@ def test_budget_and_policy_do_not_show_in_the_trace(network, device, policy, per
     short = traces(network, device=device, policy=policy, memory_budget=budget)
     for pressed, free in zip(short, traces(network, device=device), strict=True):
         # How many tensors one update takes follows from the budget; what is updated, and all else, does not.
-        assert [without_pressure(c) for c in others(pressed)] == [without_pressure(c) for c in others(free)]
+        assert [without_times(c) for c in others(pressed)] == [without_times(c) for c in others(free)]
         assert sorted(a[:2] for a in accesses(pressed)) == sorted(a[:2] for a in accesses(free))
         assert {i: t for i, t in pressed.tensors.items() if i in free.tensors} == free.tensors
 

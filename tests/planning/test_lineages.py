@@ -120,3 +120,11 @@ def test_planners_see_that_a_plan_cannot_be_carried_out():
         plan = Plan({key: Action.DROP})
         assert (peak_bytes(network, plan) < NEVER) is possible
         assert (_replay_seconds(plan, trace, COSTS, limits) is not None) is possible
+
+
+@pytest.mark.parametrize(("replayable", "given", "over"), [(True, False, True), (False, False, False),
+                                                            (False, True, True)])
+def test_a_tensor_that_could_not_be_computed_again_gives_up_its_bytes_only_if_the_program_gives_them(
+        replayable, given, over):
+    read = call((W, A), (B,), (A,), donated=((B, A),) if given else (), may_donate=((B, A),))
+    assert len(traced(call((W,), (A,), replayable=replayable), read).may_out) == over

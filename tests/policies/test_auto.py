@@ -415,3 +415,9 @@ def test_a_guided_run_on_threads_changes_no_bit(policy):
     reference, demand = state("cpu:virtual", policy="none", memory_budget="64MiB")
     budget = max(demand.unmanaged_peak_bytes // 2, demand.largest_op_bytes)
     assert state("cpu:threads", policy=policy, memory_budget=budget)[0] == reference
+
+
+def test_no_plan_counts_on_bytes_that_a_tensor_gives_up_though_it_could_not_be_computed_again():
+    """Swaps alone: LeNet's activation functions are not told that they are the last to read their inputs."""
+    row = cell.run("lenet", trace_of("lenet", 2048), cell.Machine(recomputes=False), "auto", 0.9)
+    assert row.settled_s is not None and row.settled_s == pytest.approx(row.predicted_s, rel=0.02)

@@ -1,7 +1,7 @@
 """The copies out of bytes that are free again: which of them the next user of some of these bytes must wait for.
 
 An arena unites a free block with its neighbours, and their marks. A plan gives out bytes whose neighbours are still
-being copied out. If a call waited for those copies, too, it would come too late, and the plan would miss its prediction.
+being copied out. If a call waited for those copies, too, it would come too late, and take longer than predicted.
 """
 
 from collections import deque
