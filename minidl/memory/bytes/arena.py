@@ -40,9 +40,8 @@ class Arena(Compacting):
         if capacity < 0 or alignment < 1:
             raise ValueError(f"an arena of {capacity} bytes aligned to {alignment}")
         self.capacity = capacity // alignment * alignment
-        self.used_bytes = self.peak_bytes = 0
+        self.used_bytes = self.peak_bytes = self._last = 0  # _last: the highest position of the copies out so far
         self._alignment, self._copies = alignment, no_copies()
-        self._last = 0  # the highest position of the copies out so far
         tiling = Tiling(self.capacity, alignment, NO_MARKS)
         self._keys, self._free_at, self._shift, self._mask = tiling.keys, tiling.free_at, tiling.shift, tiling.mask
         # Best fit is built in, as None: it needs no list of holes for every operation.
