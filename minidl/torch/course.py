@@ -10,8 +10,8 @@ that came after as many steps of the last kind before; at the first pack another
 differs from its kind runs AWAY from that pack on, and the tensors that it has kept on the device so far are swapped
 out, too. If its kind evicts nothing, it is KEPT instead.
 
-How much a step may keep follows from the planned kinds that evict nothing: a step that saves n times as many bytes is
-taken to have at most n times their peak. If that is less than the budget by a margin, the step may keep these bytes.
+How much a step may keep follows from the planned kinds that evict nothing: a step that saves n times as many bytes at
+once is taken to have at most n times their peak. If that is less than the budget by a margin, it may keep these bytes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Course:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.model: Known | None = None
-        self._may_keep = self._kept = 0  # bytes of packs: how many a step without a plan may keep, and this one keeps
+        self._may_keep = 0  # bytes of packs that a step without a plan may keep at once
+        self._held = self._most_held = self._unpacks = 0  # bytes of packs since the last unpack, at most, and its number
         self.known: list[Known] = []
         self.expected: Known | None = None
         self.phase = Phase.AWAY
@@ -73,7 +74,7 @@ class Course:
         self._astray = False
 
     # In a step -------------------------------------------------------------------------------------------------------
-    def packed(self, number: int, tensor: torch.Tensor) -> Decision:
+    def packed(self, number: int, tensor: torch.Tensor, unpacks: int) -> Decision:
         """Return the decision about the ``number``-th tensor that autograd saves in this step: stay, swap or drop.
         A tensor other than the plan's ends the plan, with the decision RETREAT. If it is the first, the step follows
         another kind's plan that begins with such a tensor and drops none, if there is one."""
@@ -82,7 +83,8 @@ class Course:
             self._packs.append(packed)
             if forward_ad._current_level >= 0:
                 self.unrecorded = "PyTorch rounds dual numbers differently in a recorded step"
-            return self._keep(nbytes_of(packed)) if self.phase is Phase.KEPT else SWAP
+            self._hold(nbytes_of(packed), unpacks)
+            return self._keep() if self.phase is Phase.KEPT else SWAP
         known = self.expected
         assert known is not None and known.obeyed is not None
         if number <= len(known.packs) and known.packs[number - 1] == packed:
@@ -99,13 +101,20 @@ class Course:
         self._packs = [*known.packs[:number - 1], packed]
         if not known.keeps:
             return RETREAT
-        self.phase, self._kept = Phase.KEPT, 0
-        return self._keep(sum(map(nbytes_of, self._packs)))
+        self.phase = Phase.KEPT
+        self._hold(sum(map(nbytes_of, self._packs)), unpacks)  # perhaps those of several passes: no fewer than at once
+        return self._keep()
 
-    def _keep(self, nbytes: int) -> Decision:
+    def _hold(self, nbytes: int, unpacks: int) -> None:
+        """Count bytes that autograd saves. Once it has read some of them, its next pass begins."""
+        if unpacks != self._unpacks:
+            self._unpacks, self._held = unpacks, 0
+        self._held += nbytes
+        self._most_held = max(self._held, self._most_held)
+
+    def _keep(self) -> Decision:
         """Return the decision about a saved tensor in a step without a plan that has kept all so far."""
-        self._kept += nbytes
-        if self._kept <= self._may_keep:
+        if self._held <= self._may_keep:
             return STAY
         self.phase, self.idle = Phase.AWAY, False
         return RETREAT
@@ -145,6 +154,7 @@ class Course:
                 known = self._kind(known.packs[:packs])
         else:
             known = self._kind(tuple(self._packs))
+            known.held = self._most_held
             self.again = known.used > 0 and known.obeyed is None
             if self.again:
                 self.vain = 0
@@ -193,7 +203,8 @@ class Course:
         """Begin a step: predict its kind (the one that followed an equal row before), and choose its ``Phase``.
         steady: False if the bytes that the optimizer holds are still growing, so that no recording stays right."""
         last = self._last
-        self._packs, self._astray, self._kept = [], False, 0
+        self._packs, self._astray = [], False
+        self._held = self._most_held = self._unpacks = 0
         self.expected = self._began = None if last is None else last.ends.get(self._row, last)
         self._limit()
         if self.expected is None or self.left or not steady:

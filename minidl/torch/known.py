@@ -58,6 +58,8 @@ class Known:
     unfit     True if its gradients would have other bits in a recorded step, so that it gets no plan.
     calls     the calls of modules in it, its end the last; empty: too few for a step without hooks; None: not known.
     outgrown  True if a step of this kind that kept everything has exceeded the budget.
+    held      the most bytes that autograd saves in it between two of its reads, as in one of several passes; 0: not
+              known.
     """
 
     packs: tuple[Packed, ...]
@@ -79,11 +81,12 @@ class Known:
     unfit: bool = False
     calls: Sequence[Called] | None = None
     outgrown: bool = False
+    held: int = 0
 
-    @cached_property
+    @property
     def saved_bytes(self) -> int:
-        """Bytes of all packs; a tensor that is saved twice counts twice."""
-        return sum(map(nbytes_of, self.packs))
+        """Bytes that autograd saves at once; a tensor that is saved twice counts twice. Of all packs if not known."""
+        return self.held or sum(map(nbytes_of, self.packs))
 
     @property
     def keeps(self) -> bool:

@@ -108,7 +108,7 @@ class Saved:
             if self._gone:
                 self._let_go()
             self.packs += 1
-            decision = self.guide.packed(self.packs, tensor)
+            decision = self.guide.packed(self.packs, tensor, self.unpacks)
             self.idle = self.idle and self.guide.idle
             if decision.retreat:
                 self.retreat()

@@ -21,7 +21,7 @@ WIDTH = 64
 
 def train(lengths, memory, wide=()):
     """Train on one batch of each length; return all that the training computes, and the peak of each step.
-    wide: lengths whose steps compute something large without gradients, too."""
+    A list of lengths is one step, whose gradients are added up. wide: lengths whose steps compute something large without gradients, too."""
     alone()
     torch.manual_seed(0)
     network = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(6)))
@@ -30,12 +30,13 @@ def train(lengths, memory, wide=()):
     with minidl.torch.Meter(known) as meter, counted(memory, known):
         for length in lengths:
             optimizer.zero_grad()
-            loss = network(torch.randn(4, length, WIDTH)).pow(2).mean()
-            if length in wide:
-                torch.empty(150_000).add(1)
-            loss.backward()
+            for part in [length] if isinstance(length, int) else length:
+                loss = network(torch.randn(4, part, WIDTH)).pow(2).mean()
+                if part in wide:
+                    torch.empty(150_000).add(1)
+                loss.backward()
+                losses.append(loss.detach())
             optimizer.step()
-            losses.append(loss.detach())
             peaks.append(meter.peak)
             meter.peak = meter.bytes
     states = [value for state in optimizer.state.values() for value in state.values()]
@@ -65,6 +66,17 @@ def test_steps_that_grow_keep_their_tensors_only_as_long_as_the_budget_surely_ho
     assert same(found, expected) and max(peaks) <= budget
     steps = memory.report().steps
     assert steps[Phase.KEPT] > 0 and steps.get(Phase.AWAY, 0) + steps.get(Phase.MEASURED, 0) > 2
+
+
+def test_what_counts_is_saved_at_once_and_not_in_all_passes_of_a_step():
+    """The gradients of four batches are added up. Once in a while one of them is long, and the others are short."""
+    lengths = [(32,) * 4] * 3 + [(24, 40, 30, 34), (112, 4, 4, 4), (4, 4, 4, 112)] * 3
+    budget = int(1.9 * train(lengths[:3], contextlib.nullcontext())[1][2])
+    expected, peaks = train(lengths, contextlib.nullcontext())
+    assert budget < max(peaks)
+    memory = minidl.torch.managed(budget)
+    found, peaks = train(lengths, memory)
+    assert same(found, expected) and max(peaks) <= budget and memory.report().steps[Phase.KEPT] > 0
 
 
 def test_a_kept_step_that_exceeds_the_budget_is_kept_no_more():
@@ -105,7 +117,7 @@ def course_with(budget, *kinds):
     course = Course(budget)
     for floats, peak, evicts in kinds:
         course.begin()
-        course.packed(1, torch.empty(floats))
+        course.packed(1, torch.empty(floats), 0)
         course.end(1).obey(Obeyed(peak_bytes=peak, decisions={1: SWAP} if evicts else {}))
     course.begin()
     return course
@@ -115,7 +127,7 @@ def kept(course, floats):
     course.begin()
     course.expected = course.known[0]
     course.phase, course.ahead = Phase.GUIDED, course.known[0].ahead
-    first = course.packed(1, torch.empty(floats))
+    first = course.packed(1, torch.empty(floats), 0)
     course.end(1)
     course.known = [known for known in course.known if known.obeyed is not None]
     return first.action is None and course.phase is Phase.KEPT
