@@ -57,7 +57,7 @@ class Course:
         self.budget = budget
         self.model: Known | None = None
         self._may_keep = 0  # bytes of packs that a step without a plan may keep at once
-        self._held = self._most_held = self._unpacks = 0  # bytes of packs since the last unpack, at most, and its number
+        self._held = self._most_held = self._unpacks = 0  # bytes of packs since the last unpack, the most, its number
         self.known: list[Known] = []
         self.expected: Known | None = None
         self.phase = Phase.AWAY

@@ -21,7 +21,8 @@ WIDTH = 64
 
 def train(lengths, memory, wide=()):
     """Train on one batch of each length; return all that the training computes, and the peak of each step.
-    A list of lengths is one step, whose gradients are added up. wide: lengths whose steps compute something large without gradients, too."""
+    A list of lengths is one step, whose gradients are added up. wide: lengths whose steps compute something large
+    without gradients, too."""
     alone()
     torch.manual_seed(0)
     network = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(6)))
