@@ -125,11 +125,16 @@ class Course:
         known.trusted, known.calls = 0, None
 
     def astray(self) -> None:
-        """Note that the step, which runs without hooks, is not of the expected kind. Its saved tensors are not known.
-        """
-        assert self.expected is not None
-        self._depart(self.expected)
+        """Note that the step, which runs without hooks, is not of the expected kind.
+        Its saved tensors are not known, but up to now they are among those of this kind. The step is KEPT if it may
+        keep as many, and more from now on."""
+        known = self.expected
+        assert known is not None
+        self._depart(known)
         self._astray = True
+        self._held = known.saved_bytes
+        if self._held <= self._may_keep:
+            self.phase = Phase.KEPT
 
     def unpacked(self, number: int) -> tuple[int, ...]:
         """Return the ids of the tensors whose swap-in starts after the ``number``-th read of a saved tensor."""

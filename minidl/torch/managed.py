@@ -77,7 +77,7 @@ class managed:  # noqa: N801 # programs call it like a function
         self.recorder.allocator = torch.cuda if device_type == "cuda" else None
         self.dropping = Dropping(self.saved, self.recorder)
         self.states = States(self.backend, device_type, on=states)
-        self.saved.retreating = self.states.all_away
+        self.saved.retreating = self._retreating
         # On a CPU the recording of lineage takes time from the program's own computation.
         self.planner = Planner(policies.create(policy), recompute=recompute, counts_recording=device_type == "cpu")
         if self.planner.policy.plans:
@@ -143,6 +143,10 @@ class managed:  # noqa: N801 # programs call it like a function
             with self:
                 return function(*args, **kwargs)
         return around  # type: ignore[return-value]
+
+    def _retreating(self) -> None:
+        self.states.all_away()
+        self.unhooked.retreats()
 
     # Steps -----------------------------------------------------------------------------------------------------------
     def _elsewhere(self) -> bool:

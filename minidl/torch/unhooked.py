@@ -3,7 +3,7 @@
 Even a hook that does nothing would slow down a small step too much. So the hooks are removed if four equal steps in a
 row have evicted nothing and the budget is at least twice their peak, and every call of a module is compared with the
 known step: the number of autograd's nodes so far, and the shape of the module's input. At the first difference the
-hooks come back, and they are given to the tensors that were saved without them.
+hooks come back. If the step may not keep everything, they are given to the tensors that were saved without them, too.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Unhooked:
         self._beneath: Any = None  # the hooks that were at the top of the stack without ours
         self._handle: Any = None
         self._learning = False
+        self._partly = False  # True: this step has saved tensors without hooks, and has them back now
         self._learned: list[tuple[Called, int]] = []  # with the number of packs before the call
         self._ahead: Iterator[Called] = iter(())
         self._first = self._thread = 0
@@ -91,7 +92,7 @@ class Unhooked:
         may = known is not None and known.trusted >= TRUSTED - 1 and self._may(known) and (
             not seen_anyway(self.course.steps + 1))
         calls = known.calls if may and known is not None else ()
-        self.bare, self._learning, self._learned = False, calls is None, []
+        self.bare, self._partly, self._learning, self._learned = False, False, calls is None, []
         if calls:
             if self.on:
                 self._take_off()
@@ -161,8 +162,20 @@ class Unhooked:
             self.bare = False  # nothing has been saved so far, so this is a step with hooks like any other
         elif self.bare and self.course.phase is Phase.GUIDED:
             self.course.astray()
-            self.saved.retreat()
-            hook_saved(self.saved.manages, self.saved.pack, self.saved.unpack)
+            self._partly = True
+            if self.course.phase is not Phase.KEPT:
+                self.saved.retreat()
+                self._hook_rest()
+
+    def retreats(self) -> None:
+        """Note that the step swaps out what it has kept. Before its next pack the rest, saved without hooks, gets them.
+        """
+        if self._partly:
+            self.saved.before = self._hook_rest
+
+    def _hook_rest(self) -> None:
+        self.saved.before, self._partly = None, False
+        hook_saved(self.saved.manages, self.saved.pack, self.saved.unpack)
 
 
 RAW = "_raw_saved_"
