@@ -124,17 +124,19 @@ class Course:
         self.phase, self.ahead = Phase.AWAY, ()
         known.trusted, known.calls = 0, None
 
-    def astray(self) -> None:
-        """Note that the step, which runs without hooks, is not of the expected kind.
-        Its saved tensors are not known, but up to now they are among those of this kind. The step is KEPT if it may
-        keep as many, and more from now on."""
+    def astray(self) -> bool:
+        """Note that the step, which runs without hooks, is not of the expected kind; return True if it is KEPT.
+        Its saved tensors are not known, but up to now they are among those of this kind. The step may go on to keep
+        everything if it may keep as many."""
         known = self.expected
         assert known is not None
         self._depart(known)
         self._astray = True
         self._held = known.saved_bytes
-        if self._held <= self._may_keep:
-            self.phase = Phase.KEPT
+        if self._held > self._may_keep:
+            return False
+        self.phase = Phase.KEPT
+        return True
 
     def unpacked(self, number: int) -> tuple[int, ...]:
         """Return the ids of the tensors whose swap-in starts after the ``number``-th read of a saved tensor."""

@@ -161,9 +161,8 @@ class Unhooked:
         if self.on and not call[0]:
             self.bare = False  # nothing has been saved so far, so this is a step with hooks like any other
         elif self.bare and self.course.phase is Phase.GUIDED:
-            self.course.astray()
             self._partly = True
-            if self.course.phase is not Phase.KEPT:
+            if not self.course.astray():
                 self.saved.retreat()
                 self._hook_rest()
 
