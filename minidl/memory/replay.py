@@ -14,6 +14,7 @@ from minidl.memory.evicting import Evicting
 from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.room import RoomMaker
 from minidl.memory.runner import CallRunner
+from minidl.memory.shortage import with_full_host
 from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Call, Storage
 
@@ -66,13 +67,12 @@ class Replay:
                 instead = next(filter(self._can_be_replayed, left), None) if error.host_full else None
                 if instead is None:
                     raise
-                full = error
             left.remove(instead)  # once: it might be swapped out again
             self.evicting.give_up_copy(instead)
             try:
                 self.replay(instead)
             except OutOfMemory as error:
-                raise full from error  # a replay that has no room would not have been needed
+                raise with_full_host(self.state, error) from None  # with a larger host no replay would be needed
 
     def _swap_in_all(self, bases: Sequence[Storage], op_name: str) -> None:
         """Swap in the bases that are on the host, and end copies of bases that are under way. Raises OutOfMemory."""
