@@ -118,7 +118,7 @@ def course_with(budget, *kinds):
     course = Course(budget)
     for floats, peak, evicts in kinds:
         course.begin()
-        course.packed(1, torch.empty(floats), 0)
+        course.packed(1, ((floats,), torch.float32), 0)
         course.end(1).obey(Obeyed(peak_bytes=peak, decisions={1: SWAP} if evicts else {}))
     course.begin()
     return course
@@ -128,7 +128,7 @@ def kept(course, floats):
     course.begin()
     course.expected = course.known[0]
     course.phase, course.ahead = Phase.GUIDED, course.known[0].ahead
-    first = course.packed(1, torch.empty(floats), 0)
+    first = course.packed(1, ((floats,), torch.float32), 0)
     course.end(1)
     course.known = [known for known in course.known if known.obeyed is not None]
     return first.action is None and course.phase is Phase.KEPT
