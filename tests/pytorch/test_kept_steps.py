@@ -142,3 +142,10 @@ def test_how_much_is_kept_follows_from_the_peaks_of_plans_that_evict_nothing():
     course = course_with(4000, (100, 1000, False), (60, 500, False), (200, 1500, True))
     assert kept(course, 199) and not kept(course, 200) and not kept(course, 201)
     assert not kept(course_with(1499, (100, 1000, False)), 10)
+
+
+def test_what_a_step_saved_before_it_left_its_plan_counts_too():
+    course = course_with(1000, (100, 900, True))
+    course.packed(1, ((100,), torch.float32), 0)
+    course.packed(2, ((30,), torch.float32), 0)
+    assert course.end(2).saved_bytes == 4 * 130
