@@ -148,14 +148,14 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
     write_ptr, write_idx = _flat([[number[i] for i in dict.fromkeys(call.writes)] for call in calls])
     gap_ptr, gap_tensor = _flat(gap_lists)
     repeatable = np.array([call.replayable for call in calls], np.bool_)
+    # The call before which a tensor's lineage ends; -1: it has none.
+    lineage = [int(cut[n]) if p >= 0 and repeatable[p] else -1 for n, p in enumerate(produced)]
     # The engine lets an input that the program still holds donate its bytes only if it could compute the input again.
-    over = [[(number[o], number[i]) for o, i in call.may_donate if (o, i) in call.donated or (
-        produced[number[i]] >= 0 and repeatable[produced[number[i]]] and k < cut[number[i]])]
-        for k, call in enumerate(calls)]
+    over = [[(number[o], number[i]) for o, i in call.may_donate if (o, i) in call.donated or k < lineage[number[i]]]
+            for k, call in enumerate(calls)]
     may_ptr, may_out = _flat([[o for o, _ in pairs] for pairs in over])
     _, may_in = _flat([[i for _, i in pairs] for pairs in over])
-    may_drop = np.array([produced[n] >= 0 and repeatable[produced[n]] and b < cut[n]
-                         for _, b, n, _, _ in gaps], np.bool_)
+    may_drop = np.array([b < lineage[n] for _, b, n, _, _ in gaps], np.bool_)
     can_drop = np.array([b <= latest[n] for _, b, n, _, _ in gaps], np.bool_) & may_drop
     if trace.windows is not None:  # what follows such a plan does not replay before writes
         may_drop = can_drop

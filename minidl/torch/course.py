@@ -19,12 +19,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-import torch
 from torch.autograd import forward_ad
 
 from minidl.errors import UserError
 from minidl.torch.items import RETREAT, STAY, SWAP, Decision
-from minidl.torch.known import Known, Packed, nbytes_of, packed_of
+from minidl.torch.known import Known, Packed, nbytes_of
 
 MOST_KNOWN = 64   # kinds of steps that are remembered
 MOST_ENDS = 64    # lengths of rows of one kind that are remembered
@@ -74,11 +73,10 @@ class Course:
         self._astray = False
 
     # In a step -------------------------------------------------------------------------------------------------------
-    def packed(self, number: int, tensor: torch.Tensor, unpacks: int) -> Decision:
+    def packed(self, number: int, packed: Packed, unpacks: int) -> Decision:
         """Return the decision about the ``number``-th tensor that autograd saves in this step: stay, swap or drop.
         A tensor other than the plan's ends the plan, with the decision RETREAT. If it is the first, the step follows
         another kind's plan that begins with such a tensor and drops none, if there is one."""
-        packed = packed_of(tensor)
         if self.phase is not Phase.GUIDED:
             self._packs.append(packed)
             if forward_ad._current_level >= 0:
@@ -99,10 +97,10 @@ class Course:
                 return other.obeyed.decision(1)
         self._depart(known)
         self._packs = [*known.packs[:number - 1], packed]
+        self._hold(sum(map(nbytes_of, self._packs)), unpacks)  # perhaps those of several passes: no fewer than at once
         if not known.keeps:
             return RETREAT
         self.phase = Phase.KEPT
-        self._hold(sum(map(nbytes_of, self._packs)), unpacks)  # perhaps those of several passes: no fewer than at once
         return self._keep()
 
     def _hold(self, nbytes: int, unpacks: int) -> None:

@@ -48,13 +48,14 @@ class Deciding:
         """Store in ``known`` the first plan for a recorded step, in which ``optimizers`` stepped.
         Raises BudgetTooSmall if the step's floor is above the budget. again: True if a step of this kind has run
         before; else it is worth a plan only if it shows how much steps of other kinds may keep."""
-        if not again and MARGIN * unmanaged(seen.staying(1.0)) > self.limits.device_bytes:
+        peak = unmanaged(seen.staying(1.0))
+        if not again and MARGIN * peak > self.limits.device_bytes:
             return
         if compiled():
             seen = seen.swapping()  # compiled code may write what a replay would read, and the recorder does not see it
         known.recorded, costs = seen, self.costs
         known.floor = floor = floor_of(seen, costs, self.limits)
-        known.unmanaged_bytes = unmanaged(seen.staying(1.0))
+        known.unmanaged_bytes = peak
         if floor.nbytes > self.limits.device_bytes:
             known.seen, known.refused = seen, fullest(seen, costs, self.limits)
             full = self.backend.host.refused > self._refused

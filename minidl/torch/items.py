@@ -169,9 +169,10 @@ class Guide(Protocol):
     ahead: Sequence[tuple[Any, Decision]]
     idle: bool
 
-    def packed(self, number: int, tensor: torch.Tensor, unpacks: int) -> Decision:
-        """Return the decision about ``tensor``, the ``number``-th that autograd saves in this step.
-        unpacks: how often autograd has read a saved tensor in this step so far."""
+    def packed(self, number: int, packed: Any, unpacks: int) -> Decision:
+        """Return the decision about the ``number``-th tensor that autograd saves in this step.
+        packed: its shape and dtype (``known.packed_of``). unpacks: how often autograd has read a saved tensor so far.
+        """
 
     def unpacked(self, number: int) -> tuple[int, ...]:
         """Return the ids of the tensors whose swap-in starts after autograd's read ``number``, from 1 on."""

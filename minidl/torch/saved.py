@@ -85,7 +85,7 @@ class Saved:
         number, ahead = self.packs, self.guide.ahead
         if self._unfilled and self._unfilled[0][0] < number:
             self._evict_filled(number)
-        packed = (tensor.shape, tensor.dtype) if not tensor.is_nested else packed_of(tensor)
+        packed = packed_of(tensor)
         if number < len(ahead) and ahead[number][0] == packed:  # as planned, hundreds a step
             self.packs = number + 1
             if self.forward is not None:
@@ -108,7 +108,7 @@ class Saved:
             if self._gone:
                 self._let_go()
             self.packs += 1
-            decision = self.guide.packed(self.packs, tensor, self.unpacks)
+            decision = self.guide.packed(self.packs, packed, self.unpacks)
             self.idle = self.idle and self.guide.idle
             if decision.retreat:
                 self.retreat()

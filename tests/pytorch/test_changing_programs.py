@@ -60,7 +60,7 @@ def test_a_step_without_hooks_that_leaves_its_kind_counts_in_the_row():
         if astray:
             course.astray()
         else:
-            course.packed(1, torch.empty(length), 0)
+            course.packed(1, ((length,), torch.float32), 0)
         known = course.end(1)
         known.obey(Obeyed())
         kinds.append(known)

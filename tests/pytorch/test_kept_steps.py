@@ -118,7 +118,7 @@ def course_with(budget, *kinds):
     course = Course(budget)
     for floats, peak, evicts in kinds:
         course.begin()
-        course.packed(1, torch.empty(floats), 0)
+        course.packed(1, ((floats,), torch.float32), 0)
         course.end(1).obey(Obeyed(peak_bytes=peak, decisions={1: SWAP} if evicts else {}))
     course.begin()
     return course
@@ -128,7 +128,7 @@ def kept(course, floats):
     course.begin()
     course.expected = course.known[0]
     course.phase, course.ahead = Phase.GUIDED, course.known[0].ahead
-    first = course.packed(1, torch.empty(floats), 0)
+    first = course.packed(1, ((floats,), torch.float32), 0)
     course.end(1)
     course.known = [known for known in course.known if known.obeyed is not None]
     return first.action is None and course.phase is Phase.KEPT
@@ -142,3 +142,12 @@ def test_how_much_is_kept_follows_from_the_peaks_of_plans_that_evict_nothing():
     course = course_with(4000, (100, 1000, False), (60, 500, False), (200, 1500, True))
     assert kept(course, 199) and not kept(course, 200) and not kept(course, 201)
     assert not kept(course_with(1499, (100, 1000, False)), 10)
+
+
+def test_what_a_step_saved_before_it_left_its_plan_counts_too():
+    """The first pass saves a planned tensor and another one, so that the step leaves its plan; the second pass less."""
+    course = course_with(1000, (100, 900, True))
+    course.packed(1, ((100,), torch.float32), 0)
+    course.packed(2, ((30,), torch.float32), 0)
+    course.packed(3, ((40,), torch.float32), 1)
+    assert course.end(2).saved_bytes == 4 * 130
