@@ -262,7 +262,7 @@ def test_a_tighter_plan_gets_addresses_only_if_it_may_be_faster_with_them(trace,
     facts, limits, efforts = problem(measured, COSTS), Limits(peak // 2, ROOMY), []
     lacking = limits.device_bytes // 10
     found = Found(Plan({}, predicted_seconds=1.0), 0.985)
-    promised = 1.0 + lacking * (COSTS.out_seconds_per_byte + COSTS.in_seconds_per_byte)
+    promised = 1.0 + fitting.DISPLACED * lacking * (COSTS.out_seconds_per_byte + COSTS.in_seconds_per_byte)
     tighter = Plan({}, predicted_seconds=slower * promised)
 
     def nowhere(found, trace, facts, limits, effort):

@@ -13,7 +13,7 @@ BUDGET = 1000  # bytes
 COSTS = Costs(0.01, 0.01, 0.0)  # seconds a byte
 
 
-def fitted(monkeypatch, fits_at, seconds_lost, whole=0.0, slower=0.0):
+def fitted(monkeypatch, fits_at, seconds_lost, whole=0.0, slower=0.0, enough=0.0):
     """A plan of 10 s for all of the budget, where tighter ones take so much longer for each hundredth less,
     all bytes find an address in plans of at most ``fits_at`` of it, below ``whole`` a search finds none, and calls lose
     so many seconds for each hundredth of the budget above 0.99 since their workspaces find no hole."""
@@ -29,7 +29,7 @@ def fitted(monkeypatch, fits_at, seconds_lost, whole=0.0, slower=0.0):
     monkeypatch.setattr(fitting, "with_addresses", lambda found, trace, facts, limits, effort=1.0: (
         replace(found, address_seconds=slower * max(0.0, 100 * (found.share - 0.99))),
         max(0, round(BUDGET * (found.share - fits_at)))))
-    return fitting.fitted(made(1.0), None, None, COSTS, Limits(BUDGET, 0), seed=0, work=100.0)
+    return fitting.fitted(made(1.0), None, None, COSTS, Limits(BUDGET, 0), seed=0, work=100.0, enough=enough)
 
 
 def test_a_plan_without_room_for_all_addresses_is_made_tighter_until_there_is(monkeypatch):
@@ -38,8 +38,15 @@ def test_a_plan_without_room_for_all_addresses_is_made_tighter_until_there_is(mo
 
 
 def test_a_tighter_plan_must_gain_more_than_the_bytes_without_address_may_cost(monkeypatch):
-    found, _ = fitted(monkeypatch, fits_at=0.95, seconds_lost=0.4)  # 50 bytes may cost 1 s, 5% less budget costs 2 s
-    assert (found.share, found.address_seconds, found.promised) == (1.0, pytest.approx(1.0), pytest.approx(11.0))
+    found, _ = fitted(monkeypatch, fits_at=0.95, seconds_lost=0.7)  # 50 bytes may cost 3 s, 5% less budget costs 3.5 s
+    assert (found.share, found.address_seconds, found.promised) == (1.0, pytest.approx(3.0), pytest.approx(13.0))
+    assert fitted(monkeypatch, fits_at=0.95, seconds_lost=0.5)[0].promised == pytest.approx(12.5)
+
+
+def test_no_tighter_plan_is_searched_for_once_one_promises_enough(monkeypatch):
+    for enough, share, searches in ((20.0, 1.0, 0), (12.0, 0.97, 1), (10.5, 0.95, 2)):
+        found, tightened = fitted(monkeypatch, fits_at=0.95, seconds_lost=0.01, enough=enough)
+        assert (found.share, tightened) == (pytest.approx(share), searches)
 
 
 def test_what_has_all_addresses_is_left_alone_and_what_finds_no_tighter_plan_keeps_its_own(monkeypatch):

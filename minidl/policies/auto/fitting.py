@@ -13,27 +13,30 @@ from minidl.policies.auto.progress import LEAST_GAIN, Found
 from minidl.policies.auto.search import WORK, search
 
 TIGHTENINGS = 4       # the most searches for a tighter plan
-LEAST_EFFORT = 0.5    # the least effort of packing, as a share of the usual one
+LEAST_EFFORT = 0.25   # the least effort of packing, as a share of the usual one
 QUICK = 0.2           # the share of that effort for a tighter plan
 TIGHTER = 0.03        # the most by which a tighter plan lowers its share of the budget,
 LEAST_TIGHTER = 0.005  # and the least
 LEAST_SHARE = 0.5     # the least share of the budget that a plan is made for
+DISPLACED = 3         # times that a tensor without an address is charged: it takes the place of others in turn
 WARM = 0.3            # the first temperature of a search around a known plan, as a share of the usual one
 
 
-def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Limits, *, seed: int, work: float
-           ) -> tuple[Found, int]:
+def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Limits, *, seed: int, work: float,
+           enough: float = 0.0) -> tuple[Found, int]:
     """Return the plan with addresses, or one like it that needs less memory, and the number of searches for such plans.
 
-    The engine puts a tensor without an address into any hole, perhaps where the plan wants another tensor. To account
-    for that, each of its bytes is charged the time of a copy to the host and back for which computation waits. A call
-    whose workspace finds no hole is charged what its slower algorithm takes longer. So a slower plan that needs less
-    memory may be the better one. On a device whose addresses a plan cannot choose, the plan is returned unchanged.
-    seed: the seed of the searches' random moves; work: their work, as a multiple of the usual.
+    The engine puts a tensor without an address into any hole, perhaps where the plan wants another tensor, which then
+    takes the place of the next. To account for that, each of its bytes is charged DISPLACED times the time of a copy to
+    the host and back for which computation waits. A call whose workspace finds no hole is charged what its slower
+    algorithm takes longer. So a slower plan that needs less memory may be the better one. On a device whose addresses a
+    plan cannot choose, the plan is returned unchanged.
+    seed: the seed of the searches' random moves; work: their work, in simulated calls. enough: seconds; no more plans
+    are searched for once one promises less.
     """
     if not limits.addresses:
         return found, 0
-    per_byte = costs.out_seconds_per_byte + costs.in_seconds_per_byte
+    per_byte = DISPLACED * (costs.out_seconds_per_byte + costs.in_seconds_per_byte)
     effort = max(LEAST_EFFORT, work / WORK)
 
     def placed(found: Found, effort: float) -> tuple[Found, int, bool]:
@@ -47,7 +50,7 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
 
     best, over, lacks = placed(found, effort)
     tightened = 0
-    while lacks and tightened < TIGHTENINGS:
+    while lacks and best.promised >= enough and tightened < TIGHTENINGS:
         share = found.share - min(max(over / limits.device_bytes, LEAST_TIGHTER), TIGHTER)
         tighter = search(trace, facts, costs, limits, [modes_of(found.plan, facts)], share=share, seed=seed,
                          work=work / 2, temperature=WARM) if share >= LEAST_SHARE else None

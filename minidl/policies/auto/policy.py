@@ -116,7 +116,8 @@ class Auto(OnDemand):
         (``belady``, Capuchin, policies on demand) follows, which may exceed the budget at first. If no plan helps, its
         plan may still exceed the budget a little, if the host holds all tensors. A plan predicted to be
         faster than all plans tried or waiting gets addresses. number: that of this search, from 0; it selects the share
-        of the budget to plan for. work: the number of calls to simulate; None: the usual number."""
+        of the budget to plan for. The first one ends with a plan that promises to beat on-demand mode. work: the number
+        of calls to simulate; None: the usual number."""
         trace, facts, costs, limits = asked.trace, asked.facts, asked.costs, asked.limits
         if not progress.beats(facts.seconds):
             return None, 1
@@ -155,7 +156,7 @@ class Auto(OnDemand):
         if found is None or found.exceeds or not progress.promises(found):
             return found, spent
         placed, tightened = fitted(found, trace, dropping if found.leftovers else facts, costs, limits, seed=number,
-                                   work=work)
+                                   work=work, enough=progress.to_beat if self.rounds and not number else 0.0)
         return placed, spent + tightened // 2
 
     def keep(self, proposal: Proposal) -> SavedProposal:

@@ -131,7 +131,12 @@ class Progress:
     def beats(self, predicted_seconds: float) -> bool:
         """True if a predicted time, multiplied by the bias, is below the fastest measured time by more than the noise.
         """
-        return predicted_seconds * self.bias < self.leader.seconds * (1.0 - self.noise)
+        return predicted_seconds < self.to_beat
+
+    @property
+    def to_beat(self) -> float:
+        """The predicted seconds below which a plan is worth a trial."""
+        return self.leader.seconds * (1.0 - self.noise) / self.bias
 
     def promises(self, found: Found) -> bool:
         """True if a plan is predicted to be faster than all plans tried and than the plan that waits to be tried."""
