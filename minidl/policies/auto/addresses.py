@@ -25,10 +25,9 @@ NOTES = 12  # the most residencies noted per call
 
 
 def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, effort: float = 1.0
-                   ) -> tuple[Found, int]:
-    """Return the plan with addresses and relocations, and the bytes of the residencies that got no address.
-    Its ``address_seconds`` are those that calls lose whose workspaces find no hole.
-    effort: the work of packing, as a multiple of the usual."""
+                   ) -> tuple[Found, int, float]:
+    """Return the plan with addresses and relocations, the bytes of the residencies that got no address, and the seconds
+    that calls lose whose workspaces find no hole. effort: the work of packing, as a multiple of the usual."""
     from minidl.planning.compiled import simulate
 
     facts = within(facts, int(limits.device_bytes * found.share))
@@ -43,8 +42,8 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, e
     for note, step, offset in packed.moves:
         key, tensor_id = trace.first_accesses[openings.call_before(step)], int(facts.ids[notes[note, 0]])
         moves[key] = (*moves.get(key, ()), Move(tensor_id, offset))
-    return replace(found, plan=replace(found.plan, offsets=offsets, moves=moves),
-                   address_seconds=_slower(facts, notes, packed.holes)), packed.over
+    plan = replace(found.plan, offsets=offsets, moves=moves)
+    return replace(found, plan=plan), packed.over, _slower(facts, notes, packed.holes)
 
 
 def _slower(facts: Problem, notes: Array, holes: Array) -> float:
