@@ -96,7 +96,8 @@ class _Layout(NamedTuple):
         """Return the parts that overlap rectangle n in time, in the order of their first steps: int64 [5, parts]."""
         _, first, last, _, _ = self.parts
         overlaps = np.nonzero((last >= strip.first[n]) & (first <= strip.last[n]))[0]
-        return self.parts.take(overlaps[np.argsort(first[overlaps], kind="stable")], axis=1)
+        found: Array = self.parts.take(overlaps[np.argsort(first[overlaps], kind="stable")], axis=1)
+        return found
 
     def route(self, strip: Strip, n: int, cuts: Array) -> list[RoutePoint]:
         """Return stays for rectangle n in the holes of the layout; an empty list if at some step no hole fits.
