@@ -29,7 +29,7 @@ from minidl.policies.auto.choices import movable, simple_choices
 from minidl.policies.auto.fitting import WARM
 from minidl.policies.auto.parts import Question
 from minidl.policies.auto.policy import RISING, SLACK, Auto
-from minidl.policies.auto.progress import Found
+from minidl.policies.auto.progress import Found, Progress, Tried
 from minidl.policies.auto.search import WORK, search
 
 COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
@@ -234,6 +234,11 @@ def test_a_search_from_all_kept_begins_with_a_low_price_of_bytes_over_the_budget
     assert found is not None and found.predicted < 1.05 * choices.predicted
 
 
+def test_what_is_known_to_hinder_a_plan_is_no_bias_of_predictions():
+    hindered = Found(Plan({}, predicted_seconds=1.0), 0.98, charge=0.01)
+    assert Progress(tried=(Tried(hindered, (1.01,)),)).bias == 1.0
+
+
 def test_addresses_are_looked_for_as_long_as_a_plan_was(trace, monkeypatch):
     measured, peak = trace
     facts, limits, efforts = problem(measured, COSTS), Limits(peak // 2, ROOMY), []
@@ -267,7 +272,7 @@ def test_a_tighter_plan_gets_addresses_only_if_it_may_be_faster_with_them(trace,
     monkeypatch.setattr(fitting, "with_addresses", nowhere)
     monkeypatch.setattr(fitting, "search", lambda *_, share, **__: Found(tighter, share))
     best, _ = fitting.fitted(found, measured, facts, COSTS, limits, seed=1, work=WORK)
-    assert len(efforts) == placed and best.predicted <= promised * (1.0 + 1e-9)
+    assert len(efforts) == placed and best.promised <= promised * (1.0 + 1e-9)
 
 
 def test_long_iterations_are_searched_longer_above_all_if_gaps_are_simulated_too_seldom(trace, monkeypatch):

@@ -1,12 +1,13 @@
 """What becomes of a plan whose bytes do not all find an address: tighter ones are searched for, and compared."""
 
+from dataclasses import replace
 
 import pytest
 
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Plan
 from minidl.policies.auto import fitting
-from minidl.policies.auto.progress import Found
+from minidl.policies.auto.progress import ON_DEMAND, Found, Progress, Tried
 
 BUDGET = 1000  # bytes
 COSTS = Costs(0.01, 0.01, 0.0)  # seconds a byte
@@ -37,8 +38,8 @@ def test_a_plan_without_room_for_all_addresses_is_made_tighter_until_there_is(mo
 
 def test_a_tighter_plan_must_gain_more_than_the_bytes_without_address_may_cost(monkeypatch):
     found, _ = fitted(monkeypatch, fits_at=0.95, seconds_lost=0.7)  # 50 bytes may cost 3 s, 5% less budget costs 3.5 s
-    assert (found.share, found.predicted) == (1.0, pytest.approx(13.0))
-    assert fitted(monkeypatch, fits_at=0.95, seconds_lost=0.5)[0].predicted == pytest.approx(12.5)
+    assert (found.share, found.predicted, found.promised) == (1.0, 10.0, pytest.approx(13.0))
+    assert fitted(monkeypatch, fits_at=0.95, seconds_lost=0.5)[0].promised == pytest.approx(12.5)
 
 
 def test_no_tighter_plan_is_searched_for_once_one_promises_enough(monkeypatch):
@@ -60,3 +61,12 @@ def test_a_plan_whose_calls_find_no_hole_for_their_workspaces_is_made_tighter_if
     assert (found.share, found.predicted, searches) == (1.0, pytest.approx(10.05), 2)
     found, searches = fitted(monkeypatch, fits_at=1.0, seconds_lost=0.0, slower=0.002)  # too little to search for
     assert (found.share, searches) == (1.0, 0)
+
+
+def test_bytes_without_address_count_when_plans_are_compared():
+    waiting = Found(Plan(predicted_seconds=9.0), 1.0)
+    progress = Progress(tried=(Tried(ON_DEMAND, (10.0,)),), waiting=waiting)
+    better = Found(Plan(predicted_seconds=8.0), 1.0)
+    assert progress.promises(better)
+    assert not progress.promises(replace(better, charge=1.5))  # the waiting one has all addresses
+    assert not replace(progress, waiting=None).promises(replace(better, charge=2.0))  # as slow as before

@@ -28,11 +28,11 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
 
     The engine puts a tensor without an address into any hole, perhaps where the plan wants another tensor, which then
     takes the place of the next. To account for that, each of its bytes is charged DISPLACED times the time of a copy to
-    the host and back for which computation waits. A call whose workspace finds no hole is charged what its slower
-    algorithm takes longer. The predicted seconds include both charges, and relocations. So a plan that needs less
-    memory may be the better one. On a device whose addresses a plan cannot choose, the plan is returned unchanged.
-    seed: the seed of the searches' random moves; work: their work, in simulated calls. enough: predicted seconds; once
-    a plan takes fewer, no other one is searched for.
+    the host and back for which computation waits. So a slower plan that needs less memory may be the better one. What
+    calls lose whose workspaces find no hole, and what relocations take, is added to the prediction. On a device whose
+    addresses a plan cannot choose, the plan is returned unchanged.
+    seed: the seed of the searches' random moves; work: their work, in simulated calls. enough: seconds; once a plan
+    promises fewer, no other one is searched for.
     """
     if not limits.addresses:
         return found, 0
@@ -43,19 +43,19 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
         """Return the plan with addresses, the bytes without one, and whether a tighter plan may be better."""
         found, over, slower = with_addresses(found, trace, facts, limits, effort)
         moved = sum(trace.tensors[tensor_id].nbytes for moves in found.plan.moves.values() for tensor_id, _ in moves)
-        lacks = slower + over * per_byte
-        plan = replace(found.plan, predicted_seconds=found.predicted + lacks + moved * costs.move_seconds_per_byte)
-        return replace(found, plan=plan), over, lacks > LEAST_GAIN * found.predicted
+        charge = over * per_byte
+        plan = replace(found.plan, predicted_seconds=found.predicted + slower + moved * costs.move_seconds_per_byte)
+        return replace(found, plan=plan, charge=charge), over, slower + charge > LEAST_GAIN * found.predicted
 
     best, over, lacks = placed(found, effort)
     tightened = 0
-    while lacks and best.predicted >= enough and tightened < TIGHTENINGS:
+    while lacks and best.promised >= enough and tightened < TIGHTENINGS:
         share = found.share - min(max(over / limits.device_bytes, LEAST_TIGHTER), TIGHTER)
         tighter = search(trace, facts, costs, limits, [modes_of(found.plan, facts)], share=share, seed=seed,
                          work=work / 2, temperature=WARM) if share >= LEAST_SHARE else None
         tightened += 1
-        if tighter is None or tighter.share != share or tighter.predicted >= best.predicted:
+        if tighter is None or tighter.share != share or tighter.predicted >= best.promised:
             break  # it needs the whole budget, or is slower whatever its addresses
         found, over, lacks = placed(tighter, effort * QUICK)
-        best = min(best, found, key=lambda each: each.predicted)
+        best = min(best, found, key=lambda each: each.promised)
     return best, tightened

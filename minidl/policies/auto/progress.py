@@ -29,6 +29,8 @@ REMEMBERED = 4        # the fastest plans that are remembered, besides on-demand
 class Found:
     """The result of a search: a plan, and the share of the budget that it was made for.
 
+    charge: seconds added to the prediction when plans are compared, because tensors without an address may take the
+    places of others. It is a guess: some such tensors cost more, and some cost nothing.
     leftovers: True if the plan relies on the engine to drop again what replays have computed for later calls.
     exceeds: True if the plan needs more than the budget, so that the engine evicts the rest on demand. Its tensors get
     no addresses.
@@ -36,6 +38,7 @@ class Found:
 
     plan: Plan
     share: float
+    charge: float = 0.0
     leftovers: bool = False
     exceeds: bool = False
 
@@ -43,6 +46,11 @@ class Found:
     def predicted(self) -> float:
         """Predicted seconds of an iteration; infinite without a plan."""
         return self.plan.predicted_seconds if self.plan.predicted_seconds is not None else inf
+
+    @property
+    def promised(self) -> float:
+        """Predicted seconds plus the charge."""
+        return self.predicted + self.charge
 
 
 ON_DEMAND = Found(EMPTY_PLAN, 1.0)
@@ -119,7 +127,7 @@ class Progress:
 
     def _ratios(self) -> list[float]:
         """Return the ratio of measured to predicted seconds of each plan tried; infinite if it failed."""
-        return [each.seconds / each.found.predicted for each in self.tried if 0.0 < each.found.predicted < inf]
+        return [each.seconds / each.found.promised for each in self.tried if 0.0 < each.found.promised < inf]
 
     def beats(self, predicted_seconds: float) -> bool:
         """True if a predicted time, multiplied by the bias, is below the fastest measured time by more than the noise.
@@ -133,7 +141,7 @@ class Progress:
 
     def promises(self, found: Found) -> bool:
         """True if a plan is predicted to be faster than all plans tried and than the plan that waits to be tried."""
-        return self.beats(found.predicted) and (self.waiting is None or found.predicted < self.waiting.predicted)
+        return self.beats(found.promised) and (self.waiting is None or found.promised < self.waiting.promised)
 
     def after(self, plan: Plan, seconds: float, unseen: int = 0) -> Progress:
         """Return the progress after an iteration of ``seconds`` under a plan.
@@ -157,12 +165,12 @@ class Progress:
     def _comes_nearer(self, found: Found) -> bool:
         """True if no plan beats on-demand mode, and this one promises clearly fewer seconds than any so far."""
         best = self.best
-        return best is self.nearest and (best is None or found.predicted < (1.0 - LEAST_NEARER) * best.predicted)
+        return best is self.nearest and (best is None or found.promised < (1.0 - LEAST_NEARER) * best.promised)
 
     def next(self) -> Proposal:
         """Return the plan of the next iteration: the fastest known, or now and then the waiting one, as a trial."""
         waiting = self.waiting
-        if waiting is not None and not self.beats(waiting.predicted):
+        if waiting is not None and not self.beats(waiting.promised):
             return replace(self, waiting=None).next()
         if waiting is not None and self.rested >= self.cost * self._wait(waiting):
             return Proposal(waiting.plan, replace(self, waiting=None, rested=0, tried=(*self.tried, Tried(waiting))))
@@ -170,7 +178,7 @@ class Progress:
 
     def _wait(self, waiting: Found) -> float:
         """Return how long to rest before a plan is tried, as a multiple of the iterations that its trial takes."""
-        gain = 1.0 - waiting.predicted * self.bias / self.leader.seconds
+        gain = 1.0 - waiting.promised * self.bias / self.leader.seconds
         missed = max(self._ratios(), default=1.0) - 1.0
         return max(1.0, min(TRIAL_EVERY, WORTH / gain)) if gain > 2.0 * missed else TRIAL_EVERY
 
