@@ -88,7 +88,7 @@ class Auto(OnDemand):
         progress = progress.searched(found, 0)
         if self.rounds and progress.waiting is None:  # on the wall clock the next may be a hundred iterations away
             progress = progress.searched(*self._search(progress, 1, asked))
-        return progress.next()
+        return self._next(progress)
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         """Record the observed iteration's time, search once if planning time allows, and return the next plan."""
@@ -103,7 +103,10 @@ class Auto(OnDemand):
             new = progress.asked.again if progress.asked is not None else Question
             asked = new(observed.trace, observed.costs, observed.limits)
             progress = replace(progress, asked=asked).searched(*self._search(progress, progress.round + 1, asked))
-        return progress.next()
+        return self._next(progress)
+
+    def _next(self, progress: Progress) -> Proposal:
+        return (progress.ended() if self.is_over(progress) else progress).next()
 
     def is_over(self, progress: Progress) -> bool:
         """True if no more searches are made: ``rounds`` were made, or the latest ones found no better plan."""

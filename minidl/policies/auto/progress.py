@@ -167,6 +167,14 @@ class Progress:
         best = self.best
         return best is self.nearest and (best is None or found.promised < (1.0 - LEAST_NEARER) * best.promised)
 
+    def ended(self) -> Progress:
+        """Return the progress once no more searches are made. If no plan has been tried, since none promised to beat
+        on-demand mode, the nearest one waits for a trial, without its charge."""
+        nearest = self.nearest
+        if nearest is None or self.waiting is not None or len(self.tried) > 1:
+            return self
+        return replace(self, waiting=replace(nearest, charge=0.0), nearest=None)
+
     def next(self) -> Proposal:
         """Return the plan of the next iteration: the fastest known, or now and then the waiting one, as a trial."""
         waiting = self.waiting
