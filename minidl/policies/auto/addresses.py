@@ -26,8 +26,8 @@ NOTES = 12  # the most residencies noted per call
 
 def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, effort: float = 1.0
                    ) -> tuple[Found, int, float]:
-    """Return the plan with addresses and relocations, the bytes of the residencies that got no address, and the seconds
-    that calls lose whose workspaces find no hole. effort: the work of packing, as a multiple of the usual."""
+    """Return (the plan with addresses and relocations, bytes without an address, seconds that calls lose).
+    Calls lose seconds if their workspaces find no hole. effort: the work of packing, as a multiple of the usual."""
     from minidl.planning.compiled import simulate
 
     facts = within(facts, int(limits.device_bytes * found.share))

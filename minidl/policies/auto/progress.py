@@ -168,8 +168,8 @@ class Progress:
         return best is self.nearest and (best is None or found.promised < (1.0 - LEAST_NEARER) * best.promised)
 
     def ended(self) -> Progress:
-        """Return the progress once no more searches are made. If no plan has been tried, since none promised to beat
-        on-demand mode, the nearest one waits for a trial, without its charge."""
+        """Return the progress once no more searches are made.
+        If no plan has been tried, the nearest one waits for a trial, without its charge."""
         nearest = self.nearest
         if nearest is None or self.waiting is not None or len(self.tried) > 1:
             return self
