@@ -125,9 +125,11 @@ class Progress:
         """
         return min(median([1.0, *(ratio for ratio in self._ratios() if ratio < inf)]), MOST_BIAS)
 
-    def _ratios(self) -> list[float]:
-        """Return the ratio of measured to predicted seconds of each plan tried; infinite if it failed."""
-        return [each.seconds / each.found.promised for each in self.tried if 0.0 < each.found.promised < inf]
+    def _ratios(self, *, charged: bool = True) -> list[float]:
+        """Return the ratio of measured to promised seconds of each plan tried; infinite if it failed.
+        charged: False leaves plans with a charge out."""
+        return [each.seconds / each.found.promised for each in self.tried
+                if 0.0 < each.found.promised < inf and (charged or not each.found.charge)]
 
     def beats(self, predicted_seconds: float) -> bool:
         """True if a predicted time, multiplied by the bias, is below the fastest measured time by more than the noise.
@@ -185,9 +187,10 @@ class Progress:
         return Proposal(self.leader.found.plan, self)
 
     def _wait(self, waiting: Found) -> float:
-        """Return how long to rest before a plan is tried, as a multiple of the iterations that its trial takes."""
+        """Return how long to rest before a plan is tried, as a multiple of the iterations that its trial takes.
+        What plans with a charge have missed says nothing about a plan without one."""
         gain = 1.0 - waiting.promised * self.bias / self.leader.seconds
-        missed = max(self._ratios(), default=1.0) - 1.0
+        missed = max(self._ratios(charged=waiting.charge > 0.0), default=1.0) - 1.0
         return max(1.0, min(TRIAL_EVERY, WORTH / gain)) if gain > 2.0 * missed else TRIAL_EVERY
 
     def is_final(self, plan: Plan) -> bool:
