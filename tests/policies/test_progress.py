@@ -58,6 +58,18 @@ def test_of_four_iterations_at_most_one_is_a_trial_and_the_others_follow_the_fas
     assert followed == [0.9, None, None, None, 0.5, None, None, None, 0.1]
 
 
+def test_what_a_plan_with_a_charge_missed_does_not_delay_one_without():
+    """BERT-large at 30%: a first plan took 1.73 s instead of 1.03, and the next one waited for 16 iterations."""
+    missed = Tried(replace(plan(0.7), charge=0.1), (1.5,))
+    progress = replace(on_demand(1.0), tried=(*on_demand(1.0).tried, missed), rested=1)
+    waiting = plan(0.6)
+    assert replace(progress, waiting=waiting).next().plan is waiting.plan
+    charged = replace(waiting, charge=0.01)
+    assert replace(progress, waiting=charged).next().plan is ON_DEMAND.plan
+    assert replace(progress, waiting=waiting, tried=(progress.tried[0], Tried(plan(0.7), (1.5,)))).next().plan is (
+        ON_DEMAND.plan)
+
+
 @pytest.mark.parametrize(("took", "rests"), [(0.9, [4, 2, 1, 1]), (0.95, [4, 4, 1, 1])])
 def test_a_plan_that_promises_far_more_than_others_missed_is_tried_sooner(took, rests):
     before = plan(0.9)
