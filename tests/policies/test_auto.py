@@ -239,6 +239,38 @@ def test_what_is_known_to_hinder_a_plan_is_no_bias_of_predictions():
     assert Progress(tried=(Tried(hindered, (1.01,)),)).bias == 1.0
 
 
+def test_only_the_first_plan_of_several_need_promise_no_more_than_to_beat_on_demand_mode(trace, monkeypatch):
+    slow, enoughs = replace(trace[0], observed_seconds=10.0 * trace[0].seconds), []
+
+    def noted(found, *_, enough, **__):
+        enoughs.append(enough)
+        return found, 0
+
+    monkeypatch.setattr(policy, "fitted", noted)
+    limits = Limits(trace[1] // 2, ROOMY)
+    Auto(rounds=0).plan(slow, COSTS, limits)
+    assert enoughs == [0.0]
+    proposal = Auto().plan(slow, COSTS, limits)
+    assert enoughs[1:] == [pytest.approx(0.999 * slow.observed_seconds)]
+    Auto().feedback(proposal, Observation(slow, COSTS, limits, 9.0 * slow.seconds, 0.0, {}, 0))
+    assert set(enoughs[2:]) == {0.0}
+
+
+def test_a_plan_with_a_charge_that_no_search_improves_is_tried_once_searches_end(trace, monkeypatch):
+    slow = replace(trace[0], observed_seconds=10.0 * trace[0].seconds)
+    limits = Limits(trace[1] // 2, ROOMY)
+    monkeypatch.setattr(policy, "fitted", lambda found, *_, **__: (replace(found, charge=100.0 * slow.seconds), 0))
+    assert Auto(rounds=0).plan(slow, COSTS, limits).plan.evictions
+    auto = Auto(rounds=4)
+    proposal = auto.plan(slow, COSTS, limits)
+    assert not proposal.plan.evictions and not auto.is_over(proposal.notes)
+    for _ in range(auto.rounds + policy.TRIAL_EVERY):
+        proposal = auto.feedback(proposal, Observation(slow, COSTS, limits, slow.observed_seconds, 0.0, {}, 0))
+        if proposal.plan.evictions:
+            break
+    assert proposal.plan.evictions and auto.is_over(proposal.notes)
+
+
 def test_addresses_are_looked_for_as_long_as_a_plan_was(trace, monkeypatch):
     measured, peak = trace
     facts, limits, efforts = problem(measured, COSTS), Limits(peak // 2, ROOMY), []

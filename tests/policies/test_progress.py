@@ -45,6 +45,8 @@ def test_if_no_plan_promised_enough_the_nearest_is_tried_without_its_charge_once
     assert on_demand(1.0).searched(plan(1.1)).ended().next().plan is ON_DEMAND.plan
     waits = progress.searched(plan(0.8))
     assert waits.ended() == waits
+    followed = waits.next().notes.after(waits.waiting.plan, 0.8)
+    assert followed.nearest is nearest and followed.ended() == followed  # a plan has been tried
 
 
 def test_of_four_iterations_at_most_one_is_a_trial_and_the_others_follow_the_fastest():
