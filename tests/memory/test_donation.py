@@ -34,6 +34,10 @@ from minidl.ops.elementwise import (
 )
 from minidl.ops.shape import between
 from minidl.ops.update import fill_
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import Action, Plan, Proposal
+from minidl.plan.trace import Trace
+from minidl.policies.dtr_swap import DtrSwap
 from minidl.runtime import Runtime, parameter
 from minidl.tensor import GONE, Tensor
 
@@ -376,3 +380,36 @@ def test_the_peak_of_dropout_and_arithmetic_given_away_does_not_grow():
             y = add(donate(y), x)
             y = mul(donate(y), x)
         assert used_units(runtime) == 3 * SIZE
+
+
+class Following(DtrSwap):
+    """Follows a plan that swaps one small tensor out; the rest is on demand, and weighs recomputation."""
+
+    plans = True
+
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
+        return Proposal(Plan({(0, 2): Action.SWAP_OUT}))
+
+
+def test_under_a_plan_an_input_is_not_written_over_if_its_replay_takes_longer_than_copies():
+    """Memory holds four matrices and a bit. When ``exp`` wants room, its input is the end of eight products, of which
+    only the first operands are left: 2 ms of replays, and a copy out and back takes 0.7 ms."""
+    size = 1024
+    with Runtime("sim:p100", policy=Following(), memory_budget=4 * 4 * size * size + 65536) as runtime:
+        w = parameter((size, size))
+        for _ in range(5):
+            before = runtime.stats()
+            with runtime.iteration(), minidl.no_grad():
+                small = runtime.tensor(None, shape=(64,))
+                x = runtime.tensor(None, shape=(size, size))
+                exp(small)
+                product = x
+                for _ in range(8):
+                    product = product @ w
+                filler = runtime.tensor(None, shape=(size, size))
+                result = exp(product)
+                add(product, result)
+                del small, x, product, filler, result
+        spent = runtime.stats().since(before)
+    assert runtime.plan is not None and spent.swapped_out_bytes > 0
+    assert spent.recompute_seconds == 0.0

@@ -42,8 +42,8 @@ def test_a_tighter_plan_must_gain_more_than_the_bytes_without_address_may_cost(m
     assert fitted(monkeypatch, fits_at=0.95, seconds_lost=0.5)[0].promised == pytest.approx(12.5)
 
 
-def test_no_tighter_plan_is_searched_for_once_one_promises_enough(monkeypatch):
-    for enough, share, searches in ((20.0, 1.0, 0), (12.0, 0.97, 1), (10.5, 0.95, 2)):
+def test_once_a_plan_promises_enough_at_most_one_tighter_plan_is_searched_for(monkeypatch):
+    for enough, share, searches in ((20.0, 0.97, 1), (12.0, 0.97, 1), (10.5, 0.95, 2)):
         found, tightened = fitted(monkeypatch, fits_at=0.95, seconds_lost=0.01, enough=enough)
         assert (found.share, tightened) == (pytest.approx(share), searches)
 

@@ -12,7 +12,8 @@ from minidl.policies.auto.addresses import with_addresses
 from minidl.policies.auto.progress import LEAST_GAIN, Found
 from minidl.policies.auto.search import WORK, search
 
-TIGHTENINGS = 4       # the most searches for a tighter plan
+TIGHTENINGS = 4       # the most searches for a tighter plan,
+IF_ENOUGH = 1         # and once a plan promises enough
 LEAST_EFFORT = 0.25   # the least effort of packing, as a share of the usual one
 QUICK = 0.2           # the share of that effort for a tighter plan
 TIGHTER = 0.03        # the most by which a tighter plan lowers its share of the budget,
@@ -32,7 +33,7 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
     calls lose whose workspaces find no hole, and what relocations take, is added to the prediction. On a device whose
     addresses a plan cannot choose, the plan is returned unchanged.
     seed: the seed of the searches' random moves; work: their work, in simulated calls. enough: seconds; once a plan
-    promises fewer, no other one is searched for.
+    promises fewer, at most IF_ENOUGH tighter ones are searched for.
     """
     if not limits.addresses:
         return found, 0
@@ -49,7 +50,7 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
 
     best, over, lacks = placed(found, effort)
     tightened = 0
-    while lacks and best.promised >= enough and tightened < TIGHTENINGS:
+    while lacks and tightened < (TIGHTENINGS if best.promised >= enough else IF_ENOUGH):
         share = found.share - min(max(over / limits.device_bytes, LEAST_TIGHTER), TIGHTER)
         tighter = search(trace, facts, costs, limits, [modes_of(found.plan, facts)], share=share, seed=seed,
                          work=work / 2, temperature=WARM) if share >= LEAST_SHARE else None

@@ -117,10 +117,10 @@ class Auto(OnDemand):
         """Search once, from scratch or around the best plan; return (plan or None, number of searches this counts as).
         If there is no plan yet and it finds none that helps, or if it may be the last, one from the choices of others
         (``belady``, Capuchin, policies on demand) follows, which may exceed the budget at first. If no plan helps, its
-        plan may still exceed the budget a little, if the host holds all tensors. A plan predicted to be
-        faster than all plans tried or waiting gets addresses. number: that of this search, from 0; it selects the share
-        of the budget to plan for. The first one ends with a plan that promises to beat on-demand mode. work: the number
-        of calls to simulate; None: the usual number."""
+        plan may still exceed the budget a little, if the host holds all tensors. A plan predicted to be faster than all
+        plans tried or waiting gets addresses. number: that of this search, from 0; it selects the share of the budget
+        to plan for. The first one ends soon after a plan promises to beat on-demand mode. work: calls to simulate;
+        None: as usual."""
         trace, facts, costs, limits = asked.trace, asked.facts, asked.costs, asked.limits
         if not progress.beats(facts.seconds):
             return None, 1
