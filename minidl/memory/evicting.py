@@ -153,9 +153,9 @@ class Evicting:
 
     def dear(self, storage: Storage) -> bool:
         """True if replaying a storage takes longer than copying it out and back in, or has no known price.
-        False if the policy does not weigh recomputation."""
+        False without a plan if the policy does not weigh recomputation."""
         state = self.state
-        if not state.policy.weighs_recomputation:
+        if not (state.policy.weighs_recomputation or state.hooks.acts):
             return False
         seconds = neighbourhood.price(storage)
         return seconds is None or (

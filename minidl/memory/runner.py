@@ -127,8 +127,8 @@ class CallRunner:
     def _make_room(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                    output: Storage, saved: Sequence[int]) -> Block:
         """Return a block for ``output`` when none is free. Raises OutOfMemory.
-        Three ways are tried in this order: an input that can be brought back later donates its block; tensors are
-        evicted; an input is copied to the host and then donates its block."""
+        Three ways are tried in this order: an input that can be brought back at low cost donates its block; tensors are
+        evicted; an input that can be copied to the host or recomputed at all donates its block."""
         arena = self.state.arena
         if arena.free_bytes < arena.rounded(output.nbytes):
             block = self._donated_block(signature, inputs, outputs, output, saved)
@@ -143,7 +143,7 @@ class CallRunner:
                 return block
             except OutOfMemory as error:
                 for _, base in self._candidates(signature, inputs, outputs, output):
-                    if self.evicting.back_up(base):
+                    if self.evicting.back_up(base) or self.evicting.lineage_of(base) is not None:  # at any price
                         return self._donate_shared(output, base)
                 if not self._exchange(signature, inputs, outputs, output):
                     # Other inputs might donate, but the host has no room for copies of them.

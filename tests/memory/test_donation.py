@@ -36,8 +36,11 @@ from minidl.ops.shape import between
 from minidl.ops.update import fill_
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Action, Plan, Proposal
+from minidl.plan.policy import OnDemand
 from minidl.plan.trace import Trace
+from minidl.policies import CHOICES
 from minidl.policies.dtr_swap import DtrSwap
+from minidl.policies.passive import Passive
 from minidl.runtime import Runtime, parameter
 from minidl.tensor import GONE, Tensor
 
@@ -382,20 +385,24 @@ def test_the_peak_of_dropout_and_arithmetic_given_away_does_not_grow():
         assert used_units(runtime) == 3 * SIZE
 
 
-class Following(DtrSwap):
-    """Follows a plan that swaps one small tensor out; the rest is on demand, and weighs recomputation."""
+def following(base: type[OnDemand]) -> OnDemand:
+    """Return a policy that follows a plan which swaps one small tensor out; the rest is on demand, as in ``base``."""
 
-    plans = True
+    class Following(base):  # type: ignore[misc, valid-type]
+        plans = True
 
-    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        return Proposal(Plan({(0, 2): Action.SWAP_OUT}))
+        def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
+            return Proposal(Plan({(0, 2): Action.SWAP_OUT}))
+
+    return Following()
 
 
-def test_under_a_plan_an_input_is_not_written_over_if_its_replay_takes_longer_than_copies():
+@pytest.mark.parametrize("base", [DtrSwap, Passive])
+def test_under_a_plan_an_input_is_not_written_over_if_its_replay_takes_longer_than_copies(base):
     """Memory holds four matrices and a bit. When ``exp`` wants room, its input is the end of eight products, of which
     only the first operands are left: 2 ms of replays, and a copy out and back takes 0.7 ms."""
     size = 1024
-    with Runtime("sim:p100", policy=Following(), memory_budget=4 * 4 * size * size + 65536) as runtime:
+    with Runtime("sim:p100", policy=following(base), memory_budget=4 * 4 * size * size + 65536) as runtime:
         w = parameter((size, size))
         for _ in range(5):
             before = runtime.stats()
@@ -413,3 +420,23 @@ def test_under_a_plan_an_input_is_not_written_over_if_its_replay_takes_longer_th
         spent = runtime.stats().since(before)
     assert runtime.plan is not None and spent.swapped_out_bytes > 0
     assert spent.recompute_seconds == 0.0
+
+
+@pytest.mark.parametrize("policy", sorted({*CHOICES} - {"none"}))
+def test_without_a_host_an_input_is_written_over_as_a_last_resort_however_long_its_replay_takes(policy):
+    """Memory holds four matrices, of which three are leaves and operands. ``exp`` has no room but its input's."""
+    size = 1024
+    with Runtime("sim:p100", policy=policy, memory_budget=4 * 4 * size * size + 65536, host_memory=0) as runtime:
+        w = parameter((size, size))
+        for _ in range(5):
+            with runtime.iteration(), minidl.no_grad():
+                x = runtime.tensor(None, shape=(size, size))
+                product = x
+                for _ in range(8):
+                    product = product @ w
+                filler = runtime.tensor(None, shape=(size, size))
+                result = exp(product)
+                del filler, result
+                exp(product)
+                del x, product
+        assert runtime.stats().recompute_seconds > 0.0
