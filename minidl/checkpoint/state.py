@@ -23,6 +23,7 @@ from minidl.outside.validation import is_real, is_whole, shown
 from minidl.parts.slicing.cuts import is_divided
 from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json
 from minidl.plan.plan import Proposal, SavedProposal
+from minidl.plan.policy import required_proposal, required_saved
 from minidl.plan.trace import Trace
 from minidl.plan.trace_format import trace_from_json, trace_to_json
 from minidl.policies.saved import misfit
@@ -64,8 +65,9 @@ def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:
 
 def _saved_plans(runtime: Runtime) -> list[tuple[Trace, SavedProposal]]:
     """Return, for each known sequence of calls, its trace and the saved form of its plan."""
-    guide = runtime.guide
-    return [] if guide is None else [(entry.trace, runtime.policy.keep(entry.proposal)) for entry in guide.entries]
+    guide, policy = runtime.guide, runtime.policy
+    return [] if guide is None else [(entry.trace, required_saved(policy, policy.keep(entry.proposal)))
+                                     for entry in guide.entries]
 
 
 def _setting(runtime: Runtime) -> dict[str, str | int]:
@@ -95,19 +97,22 @@ def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: 
     for name in sorted(runtime.counters.keys() - counters.keys()):
         raise CorruptFile(where, 0, f"no counter {name}, which this training has")
     measured = [_plan(checkpoint, number, row) for number, row in enumerate(plans)]
+    guide, policy = runtime.guide, runtime.policy
     recalled: list[tuple[Trace, Proposal]] = []
-    if runtime.guide is not None and state.get("setting") == _setting(runtime):
+    if guide is not None and state.get("setting") == _setting(runtime):
         try:
-            recalled = [(trace, runtime.policy.recall(kept)) for trace, kept in measured]
+            answers = [(trace, policy.recall(kept)) for trace, kept in measured]
         except UserError as error:
             raise CorruptFile(where, 0, f"plans: {error}") from None
+        recalled = [(trace, required_proposal(policy, "recall", answer, trace, guide.planner.limits))
+                    for trace, answer in answers]
     with runtime.iteration():
         for name, tensor in targets.items():
             write(tensor, checkpoint.array(name))
     runtime.counters.clear()
     runtime.counters.update(counters)
-    if runtime.guide is not None and recalled:
-        runtime.guide.recall(recalled)
+    if guide is not None and recalled:
+        guide.recall(recalled)
 
 
 def _are_counts(counters: dict[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from minidl.errors import UserError
-from minidl.outside.validation import shown
+from minidl.outside.validation import is_real, shown
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.mistakes import mistake, no_action
 from minidl.plan.plan import ACTIONS, NO_PLAN, Eviction, Plan, Proposal, SavedProposal
@@ -182,6 +182,15 @@ def required_proposal(policy: Policy, method: str, answer: Any, trace: Trace, li
     if wrong is not None:
         raise UserError(f"{whose} returns a plan that cannot be followed: {wrong}")
     return answer
+
+
+def required_saved(policy: Policy, answer: Any) -> SavedProposal:
+    """Return the policy's answer to ``keep`` after a check that a checkpoint can store it. Raises UserError if not."""
+    if isinstance(answer, SavedProposal) and isinstance(answer.plan, Plan) and isinstance(answer.numbers, Mapping) and (
+            all(isinstance(name, str) and is_real(number) for name, number in answer.numbers.items())):
+        return answer
+    raise UserError(f"policy {policy.name!r}: keep() must return a SavedProposal with a Plan and numbers of at least 0 "
+                    f"by name, not {shown(repr(answer))}")
 
 
 def require_victims(policy: Policy, answer: Any, resident: Collection[TensorId]) -> None:

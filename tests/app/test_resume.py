@@ -27,6 +27,8 @@ from minidl.cli.app.run_folder import COLUMNS
 from minidl.errors import UserError
 from minidl.ops import cross_entropy
 from minidl.optim import SGD, Schedule
+from minidl.plan.plan import NO_PLAN, Action, Plan, Proposal, SavedProposal
+from minidl.policies.capuchin.policy import Capuchin
 from minidl.report.meter import Meter
 from minidl.training import Trainer
 
@@ -370,6 +372,46 @@ def test_a_plan_for_another_budget_is_made_anew(tmp_path):
             trainer.step(None)
             trainer.step(None)
             paths.append(save(runtime, trainer, tmp_path))
+
+
+class Told(Capuchin):
+    """Plans as Capuchin, and answers for checkpoints what it was told."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.keep = self.recall = lambda _: answer
+
+
+@pytest.mark.parametrize("answer, words", [
+    (None, "not None"), (NO_PLAN, "not Proposal"), (SavedProposal({}), "not SavedProposal"),
+    (SavedProposal(Plan(), {"share": -1.0}), "not SavedProposal"), (SavedProposal(Plan(), None), "not SavedProposal"),
+])
+def test_what_a_checkpoint_cannot_store_of_a_policy_is_an_error_that_names_it(tmp_path, answer, words):
+    with Runtime("cpu:virtual", memory_budget="300KiB", host_memory="8MiB", policy=Told(answer)) as runtime:
+        trainer = small_training(runtime)
+        for _ in range(3):
+            trainer.step(None)
+        with pytest.raises(UserError, match=r"^policy 'capuchin': keep\(\) must return a SavedProposal .*, " + words):
+            save(runtime, trainer, tmp_path)
+
+
+@pytest.mark.parametrize("answer, words", [
+    (None, "must return a Proposal with a Plan, not NoneType"),
+    (Proposal(Plan({(99, 1): Action.DROP})), "returns a plan that cannot be followed: it names access 1 of tensor 99"),
+])
+def test_what_a_policy_recalls_is_checked_before_anything_is_restored(tmp_path, answer, words):
+    settings = {"memory_budget": "300KiB", "host_memory": "8MiB"}
+    with Runtime("cpu:virtual", **settings, policy="capuchin") as runtime:
+        trainer = small_training(runtime)
+        for _ in range(3):
+            trainer.step(None)
+        path = save(runtime, trainer, tmp_path)
+    with Runtime("cpu:virtual", **settings, policy=Told(answer)) as runtime:
+        trainer = small_training(runtime)
+        before = [parameter.numpy().tobytes() for parameter in trainer.model.parameters()]
+        with pytest.raises(UserError, match=r"^policy 'capuchin': recall\(\) " + words):
+            restore(read_checkpoint(path), runtime, trainer.model, trainer.optimizer, {})
+        assert [parameter.numpy().tobytes() for parameter in trainer.model.parameters()] == before
 
 
 @pytest.fixture(scope="module")
