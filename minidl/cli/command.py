@@ -65,8 +65,8 @@ def finish(name: str, story: Callable[[], int]) -> int:
         message = ""
         try:
             code = story()
-        except SystemExit as end:  # --help; or a stranger's module, which does not decide about the code
-            code, message = _told(name, end, ended) if end.code else (0, "")
+        except SystemExit as end:  # --help; or a stranger's module or policy, which does not decide about the code
+            code, message = (0, "") if _is_help(end) else _told(name, end, ended)
         except BaseException as error:
             if ended.number is None and isinstance(error, Exception) and sys.flags.dev_mode and _unforeseen(error):
                 raise
@@ -133,6 +133,11 @@ def _within(name: str) -> Iterator[None]:
         yield
     finally:
         _running.reset(token)
+
+
+def _is_help(end: SystemExit) -> bool:
+    """True if the parser of the command line has ended the command with success, as after ``--help``."""
+    return not end.code and traceback.extract_tb(end.__traceback__)[-1].filename == argparse.__file__
 
 
 def _told(name: str, error: BaseException, ended: EndSignal) -> tuple[int, str]:

@@ -1,5 +1,6 @@
 """How commands end: exit code 0, 2, 130 or 143, at most one line on stderr; streams that take nothing fail nobody."""
 
+import argparse
 import io
 import os
 import signal
@@ -45,16 +46,21 @@ def end_of(capsys, error):
     (MemoryError(), 2, "prog: error: this machine has less memory than was asked for"),
     (OSError(28, "No space left on device", "a/b"), 2, "prog: error: a/b: No space left on device"),
     (KeyboardInterrupt(), 130, "prog: stopped"),
-    (SystemExit(0), 0, None),
     (UserError("a\nb\x1b[31mc\u202ed"), 2, "prog: error: a\\nb\\x1b[31mc\\u202ed"),
 ])
 def test_whatever_ends_a_command_is_a_code_and_at_most_one_line(capsys, error, code, line):
     assert end_of(capsys, error) == (code, [line] if line else [])
 
 
-def test_a_command_that_a_strangers_module_ends_says_where(capsys):
-    code, (line,) = end_of(capsys, SystemExit(7))
-    assert code == 2 and line.startswith("prog: error: SystemExit: 7 at ") and "test_ends.py:" in line
+@pytest.mark.parametrize("number", [7, 0])
+def test_a_command_that_a_strangers_module_ends_says_where(capsys, number):
+    code, (line,) = end_of(capsys, SystemExit(number))
+    assert code == 2 and line.startswith(f"prog: error: SystemExit: {number} at ") and "test_ends.py:" in line
+
+
+def test_help_is_a_success(capsys):
+    assert finish("prog", lambda: int(bool(argparse.ArgumentParser().parse_args(["--help"])))) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_an_error_that_nobody_has_foreseen_is_one_line_with_its_place(capsys):
