@@ -2,6 +2,7 @@
 
 They are freed at once or, while the arena is being changed, before the next call."""
 
+import atexit
 from threading import get_ident
 
 from minidl.memory import neighbourhood
@@ -84,3 +85,7 @@ class Freeing:
             storage, record_gone = orphans.popleft()
             if record_gone or not storage.refs:  # a replay may need it again, and releases it later
                 self.deallocate(storage, record_gone=record_gone)
+
+
+# As Python ends it empties modules while tensors in others are still there. From then on nothing is freed any more.
+atexit.register(setattr, Freeing, "deallocate", lambda *storages, **options: None)

@@ -4,6 +4,7 @@ Sizes are in units of 256 bytes: tensors of 64 float32.
 """
 
 import gc
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -347,3 +348,17 @@ def test_a_runtime_may_be_used_in_another_thread_than_the_one_that_made_it():
     worker.start()
     worker.join(30)
     assert left == [0]  # and not a worker that waits for ever
+
+
+KEPT_TO_THE_END = """
+import json  # before minidl, so its names go last
+import minidl.memory.freeing
+json.modules = json, minidl.memory.freeing
+minidl.Runtime("cpu:virtual", policy="passive", memory_budget="1MiB").__enter__()
+json.kept = minidl.ones(64) * 2.0
+"""
+
+
+def test_tensors_that_outlive_the_modules_at_the_end_of_python_raise_nothing():
+    ended = subprocess.run([sys.executable, "-c", KEPT_TO_THE_END], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
