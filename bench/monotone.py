@@ -1,6 +1,6 @@
 """The share of speed by budget: whether it falls with the budget alone, and whether ``auto`` is first in each budget.
 
-    python -m bench.monotone --rows bench/results/monotone.csv --step 25 > bench/results/monotone.md
+    python -m bench.monotone --rows bench/results/monotone.csv --step 10 > bench/results/monotone.md
     python -m bench.monotone --rows ROWS.csv --traces gpt2:8,gan --step 1 --shares SHARES.csv --picture PICTURE.png
 
 A trace is a network at a batch (``resnet50:256``) or a step of ``tests/support/strangers.py`` by its name, which runs
