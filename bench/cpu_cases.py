@@ -85,4 +85,10 @@ def runtime_for(budget_bytes: int | None, policy: str) -> Runtime:
 
 def half_of_peak(runtime: Runtime, step: Callable[[], float]) -> int:
     """Return half of the runtime's peak bytes so far, or the bytes of the step's largest operation if that is more."""
-    return max(runtime.stats().peak_bytes // 2, runtime.dry_run(step).largest_op_bytes)
+    return part_of_peak(runtime, step, 50)
+
+
+def part_of_peak(runtime: Runtime, step: Callable[[], float], percent: int) -> int:
+    """Return a part of the runtime's peak bytes so far, or the bytes of the step's largest operation if that is more.
+    """
+    return max(runtime.stats().peak_bytes * percent // 100, runtime.dry_run(step).largest_op_bytes)

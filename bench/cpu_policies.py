@@ -1,7 +1,7 @@
-"""Policies at half of the peak on the CPU device, in turns: shares of the unmanaged speed, and where the time goes.
+"""Policies in parts of the peak on the CPU device, in turns: shares of the unmanaged speed, and where the time goes.
 
     python -m bench.cpu_policies [--cases resnet18:16,...] [--policies passive,capuchin,auto] [--steps 60]
-        > bench/results/cpu_policies.md
+                                 [--budgets 75,50,30] > bench/results/cpu_policies.md
 
 In each round every policy does one step of a training of its own, and is compared with the unmanaged step of that
 round, so other work on the machine disturbs all alike. A share is the median over the later half of the rounds, after
@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from bench.cpu_cases import CASES, half_of_peak, runtime_for, training_step
+from bench.cpu_cases import CASES, part_of_peak, runtime_for, training_step
 from minidl import Runtime, device, policies
 from minidl.cli.app.default_memory import default_memory
 from minidl.device.clock import STREAM_NAMES
@@ -83,13 +83,13 @@ def allowed_share(trace: Trace, seconds: float, per_byte: float, budget: int) ->
     return bound(Trace(calls, trace.tensors), Costs(per_byte, per_byte, 0.0), budget, instants=INSTANTS).speed
 
 
-def rows(name: str, batch: int, chosen: list[str], steps: int) -> None:
-    """Print the lines of one case."""
+def rows(name: str, batch: int, chosen: list[str], steps: int, percent: int) -> None:
+    """Print the lines of one case in so many percent of its unmanaged peak."""
     case = replace(CASES[name], size=SMALLER.get(name, CASES[name].size))
     with runtime_for(None, UNMANAGED) as probe:
         step = training_step(probe, case, batch)
         step()
-        budget = half_of_peak(probe, step)
+        budget = part_of_peak(probe, step, percent)
         del step
     host = default_memory(device.create("cpu"))[1]
     runtimes = {UNMANAGED: runtime_for(None, UNMANAGED)}
@@ -135,17 +135,19 @@ def main() -> None:
     parser.add_argument("--cases", default="resnet18:16,resnet50:8,vgg11:16,bert-small:8", help="name:batch, ...")
     parser.add_argument("--policies", default=POLICIES)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--budgets", default="50", help="percent of the unmanaged peak")
     args = parser.parse_args()
-    print(f"# Policies at half of the peak, on the CPU\n\nMade by `python -m bench.cpu_policies --cases {args.cases} "
-          f"--policies {args.policies} --steps {args.steps}`: medians\nof a step; shares of the unmanaged speed and of "
-          "the unmanaged processor time, in turns. Lost: seconds that kernels lose to a second of\ncopies, as measured "
+    print(f"# Policies at {args.budgets}% of the peak, on the CPU\n\nMade by `python -m bench.cpu_policies --cases "
+          f"{args.cases} --policies {args.policies} --steps {args.steps} --budgets {args.budgets}`: medians\nof a step; "
+          "shares of the unmanaged speed and of the unmanaged processor time, in turns. Lost: seconds that kernels lose to a second of\ncopies, as measured "
           "on this device; first plan in seconds, planning as a share of the run.\n")
     print("| network | batch | MB | policy | s | share | the link allows | kernels, ms | copies, ms | host, ms "
           "| share of processor time | MB out | MB in | lost | first plan, s | planning |")
     print("|---|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
     for case in args.cases.split(","):
         name, batch = case.split(":")
-        rows(name, int(batch), args.policies.split(","), args.steps)
+        for percent in args.budgets.split(","):
+            rows(name, int(batch), args.policies.split(","), args.steps, int(percent))
 
 
 if __name__ == "__main__":
