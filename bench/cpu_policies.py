@@ -137,10 +137,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--budgets", default="50", help="percent of the unmanaged peak")
     args = parser.parse_args()
-    print(f"# Policies at {args.budgets}% of the peak, on the CPU\n\nMade by `python -m bench.cpu_policies --cases "
-          f"{args.cases} --policies {args.policies} --steps {args.steps} --budgets {args.budgets}`: medians\nof a step; "
-          "shares of the unmanaged speed and of the unmanaged processor time, in turns. Lost: seconds that kernels lose to a second of\ncopies, as measured "
-          "on this device; first plan in seconds, planning as a share of the run.\n")
+    print(f"# Policies at {args.budgets}% of the peak, on the CPU\n\nMade by `python -m bench.cpu_policies "
+          f"--cases {args.cases} --policies {args.policies} --steps {args.steps} --budgets {args.budgets}`:\nmedians "
+          "of a step; shares of the unmanaged speed and of the unmanaged processor time, in turns. Lost: seconds that "
+          "kernels\nlose to a second of copies, as measured on this device; first plan in seconds, planning as a share "
+          "of the run.\n")
     print("| network | batch | MB | policy | s | share | the link allows | kernels, ms | copies, ms | host, ms "
           "| share of processor time | MB out | MB in | lost | first plan, s | planning |")
     print("|---|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
