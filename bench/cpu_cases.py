@@ -89,6 +89,5 @@ def half_of_peak(runtime: Runtime, step: Callable[[], float]) -> int:
 
 
 def part_of_peak(runtime: Runtime, step: Callable[[], float], percent: int) -> int:
-    """Return a part of the runtime's peak bytes so far, or the bytes of the step's largest operation if that is more.
-    """
+    """Return a part of the runtime's peak bytes so far, or those of the step's largest operation if that is more."""
     return max(runtime.stats().peak_bytes * percent // 100, runtime.dry_run(step).largest_op_bytes)

@@ -153,7 +153,7 @@ class Evicting:
 
     def dear(self, storage: Storage) -> bool:
         """True if replaying a storage takes longer than copying it out and back in, or has no known price.
-        False without a plan if the policy does not weigh recomputation."""
+        Without a plan it is False for policies that do not weigh recomputation."""
         state = self.state
         if not (state.policy.weighs_recomputation or state.hooks.acts):
             return False

@@ -1,10 +1,10 @@
 """Runs one call on the device: places its outputs, launches it, and takes its workspace back.
 
 An output gets the bytes of an input that donates them, a free block, or a block that evictions make free. An input
-donates if the program uses it for the last time. When memory is short, an input donates, too, if the plan drops it next
-or its replay takes less time than copies; as a last resort, any that can be copied to the host or recomputed. So an
-operation whose aligned working set (inputs, outputs and smallest workspace) fits the budget always runs, if tensors may
-be evicted, blocks may be moved, and host memory has room.
+donates if the program uses it for the last time. When memory is short, an input donates, too, if it has a host copy, if
+the plan drops it next, or if its replay is not dear (``Evicting.dear``); as a last resort, any input that can be copied
+to the host or recomputed. So an operation whose aligned working set (inputs, outputs and smallest workspace) fits the
+budget always runs, if tensors may be evicted, blocks may be moved, and host memory has room.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -29,8 +29,8 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
 
     The engine puts a tensor without an address into any hole, perhaps where the plan wants another tensor, which then
     takes the place of the next. So each of its bytes is charged DISPLACED times the time of a copy to the host and back
-    for which computation waits. A slower plan that needs less memory may be the better one. What relocations cost, and
-    workspaces without a hole, is added to the prediction. On devices without addresses the plan stays as it is.
+    for which computation waits. A slower plan that needs less memory may be the better one. What relocations and
+    workspaces without a hole cost is added to the prediction. On devices without addresses the plan stays as it is.
     seed: the seed of the searches' random moves; work: their work, in simulated calls. enough: seconds; once a plan
     promises fewer, at most IF_ENOUGH tighter ones are searched for.
     """
