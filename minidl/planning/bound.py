@@ -56,7 +56,7 @@ def bound(trace: Trace, costs: Costs, budget: int, *, instants: int = INSTANTS, 
           launches: int = 0) -> Bound:
     """Return the bound for a trace and a budget in bytes of device memory, which is checked during ``instants`` calls.
     launch_seconds: host time per launched call; launches: number of the trace's calls that the host launches."""
-    return _Relaxation(problem(trace, costs), costs, budget, instants).solve(launch_seconds, launches)
+    return _Relaxation(problem(trace, costs, budget=budget), costs, budget, instants).solve(launch_seconds, launches)
 
 
 class _Relaxation:
@@ -67,8 +67,11 @@ class _Relaxation:
     def __init__(self, facts: Problem, costs: Costs, budget: int, instants: int) -> None:
         self.facts, self.costs, self.budget = facts, costs, budget
         self.calls = len(facts.in_ptr) - 1
-        self.fixed = facts.produced < 0  # tensors that stay where they are
+        self.fixed = np.zeros(len(facts.size), np.bool_)  # tensors from before the iteration that stay until freed
+        self.fixed[facts.in_idx] = facts.produced[facts.in_idx] < 0
         self.fixed[facts.gap_tensor] = False
+        self.freed = np.full(len(facts.size), self.calls)
+        self.freed[facts.free_idx] = np.repeat(np.arange(self.calls), np.diff(facts.free_ptr))
         self.call_seconds = facts.algorithm_seconds[facts.algorithm_ptr[:-1]]
         self.starts = np.concatenate([[0.0], np.cumsum(self.call_seconds)])
         self.instants = self._instants(instants)
@@ -117,7 +120,7 @@ class _Relaxation:
         inputs = facts.in_idx[facts.in_ptr[call]:facts.in_ptr[call + 1]]
         outputs = facts.out_idx[facts.out_ptr[call]:facts.out_ptr[call + 1]]
         over = self._donatable(call)
-        made = inputs[~self.fixed[inputs]]  # fixed tensors are counted once, for the whole iteration
+        made = inputs[~self.fixed[inputs]]  # fixed tensors are counted once
         return float(facts.size[made].sum() + facts.size[outputs].sum() - sum(facts.size[o] for o in over))
 
     def _donatable(self, call: int) -> set[int]:
@@ -138,6 +141,7 @@ class _Relaxation:
         head = bisect_left(self.instants, int(facts.gap_head[gap]))
         if facts.gap_head[gap] >= 0:
             intervals += range(head + 1)
+        returns = facts.gap_next[gap] < self.calls or facts.gap_head[gap] >= 0
         if len(intervals) < 2:
             return
         size = float(facts.size[tensor])
@@ -175,8 +179,9 @@ class _Relaxation:
                 flow.append((out, -1.0))
                 away = [*away, (out, 1.0)]
             else:
-                program.row(flow, low=1.0 - here_constant, high=1.0 - here_constant)  # all of it is back
-                program.row(away, low=0.0, high=0.0)
+                if returns:  # all of it is back
+                    program.row(flow, low=1.0 - here_constant, high=1.0 - here_constant)
+                    program.row(away, low=0.0, high=0.0)
                 continue
             now, host = program.variable(high=1.0), program.variable(high=1.0)
             program.row([*flow, (now, -1.0)], low=-here_constant, high=-here_constant)
@@ -204,9 +209,6 @@ class _Relaxation:
     def _inputs_of_replays(self) -> None:
         """Add rows by which the inputs of a replayed call are on the device in its interval, or replayed in it."""
         facts = self.facts
-        dies = np.full(len(facts.size), self.calls)
-        for k in range(self.calls):
-            dies[facts.free_idx[facts.free_ptr[k]:facts.free_ptr[k + 1]]] = k
         wanted = list(self.repeated)
         while wanted:
             call, i = wanted.pop()
@@ -215,7 +217,7 @@ class _Relaxation:
                 maker = int(facts.produced[tensor])
                 if (tensor, i) in self.present:
                     self.program.row([(part, 1.0), *((v, -c) for v, c in self.present[tensor, i])], high=0.0)
-                elif dies[tensor] < self.instants[i - 1] and maker >= 0:
+                elif self.freed[tensor] < self.instants[i - 1] and maker >= 0:
                     if (maker, i) not in self.repeated:
                         wanted.append((maker, i))
                     self.program.row([(part, 1.0), (self._repeat(maker, i), -1.0)], high=0.0)
@@ -223,7 +225,7 @@ class _Relaxation:
     def _working_set(self, i: int, call: int) -> None:
         """Add the row by which the bytes in use during instant i stay within the budget."""
         facts = self.facts
-        before = float(facts.size[self.fixed].sum())
+        before = float(facts.size[self.fixed & (self.freed >= call)].sum())
         terms = list(self.memory[i])
         over = self._donatable(call)
         for j in range(facts.may_ptr[call], facts.may_ptr[call + 1]):

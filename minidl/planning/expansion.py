@@ -99,9 +99,9 @@ def _in_program_order(replay: Array, count: int) -> None:
 def _start(problem: Problem, walk: Walk, mode: Array, notes: Array) -> None:
     """Set the state of the tensors from before the iteration: on the device, or swapped out in the previous iteration.
     """
-    for g in range(len(problem.gap_head)):
-        if problem.gap_head[g] >= 0 and mode[g] == SWAP:
-            t = problem.gap_tensor[g]
+    for g in range(len(problem.gap_before)):
+        t = problem.gap_before[g]
+        if t >= 0 and mode[g] == SWAP:
             walk.state[t], walk.gap[t] = AWAY, g
             _copy(problem, walk, t)
     walk.counts[MOST_ON_HOST] = walk.counts[HOST]

@@ -1,6 +1,7 @@
 """A trace as arrays of integers and floats, so that Numba can compile the simulation of a plan. Decides nothing."""
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,7 +29,10 @@ class Problem(NamedTuple):
     tensor also has a gap across the iteration's end: from its last access to K, and from the start of the next
     iteration to its first access there, ``gap_head`` (-1 for all other gaps). ``gap_round`` of all its gaps is that
     gap (-1 for other tensors). A persistent tensor may leave within the iteration only if it is also away between
-    iterations; otherwise its address at the end would differ from that at the start.
+    iterations; otherwise its address at the end would differ from that at the start. A tensor that the iteration makes
+    and the next one frees unread, such as a gradient, may have a gap from its last access to K, without a swap-in.
+    ``gap_before`` is the tensor that is away when an iteration starts if the gap's tensor is swapped: the same tensor
+    if it is persistent, and the previous iteration's gradient in the gap of a gradient, if it is there; otherwise -1.
 
     gap_count                per gap: the number, from 1, of the access of its tensor after which it begins
     size                     per tensor: bytes on the device
@@ -74,6 +78,7 @@ class Problem(NamedTuple):
     gap_count: Array
     gap_head: Array
     gap_round: Array
+    gap_before: Array
     can_drop: Array
     may_drop: Array
     repeatable: Array
@@ -87,6 +92,48 @@ class Problem(NamedTuple):
 def within(facts: Problem, nbytes: int) -> Problem:
     """Return the problem for a budget of ``nbytes``: if leftovers of replays are dropped, they are dropped above it."""
     return facts if facts.leftovers_bytes == ENDLESS else facts._replace(leftovers_bytes=nbytes)
+
+
+def live_bytes(facts: Problem) -> Array:
+    """Return the bytes of the tensors alive during each call if none is evicted or donated; workspaces not counted."""
+    return _alive(facts.size, facts.produced, facts.free_ptr, facts.free_idx)
+
+
+def _alive(size: Array, produced: Array, free_ptr: Array, free_idx: Array) -> Array:
+    calls = len(free_ptr) - 1
+    change = np.zeros(calls + 1, np.int64)
+    np.add.at(change, np.maximum(produced, 0), size)
+    freed_by = np.repeat(np.arange(calls), np.diff(free_ptr))
+    np.subtract.at(change, freed_by + 1, size[free_idx])
+    live: Array = np.cumsum(change)[:calls]
+    return live
+
+
+def change_of(sizes: Array, begin: Array, end: Array, head: Array, calls: int) -> Array:
+    """Return by how many bytes the tensors that are away in some gaps change from call to call, int64 [calls + 1].
+    Its cumulative sum is their bytes during each call. sizes: the tensors', per gap; begin, end, head: as in Problem.
+    """
+    change = np.zeros(calls + 1, np.int64)
+    np.add.at(change, begin + 1, sizes)
+    np.subtract.at(change, end, sizes)
+    round_the_end = head >= 0
+    change[0] += sizes[round_the_end].sum()
+    np.subtract.at(change, head[round_the_end], sizes[round_the_end])
+    return change
+
+
+def _unread(uses: list[list[tuple[int, int]]], size: Array, produced: Array, stays: list[bool], freed: Mapping[int, int]
+            ) -> dict[int, int]:
+    """Return the tensors that the iteration makes and the next one frees unread; each with the tensor of the iteration
+    before that has its part at the start, or -1. If the next iteration reads a tensor of this one, this one has read a
+    tensor of as many bytes of the iteration before; tensors of such sizes are not returned."""
+    earlier = [n for n in range(len(size)) if produced[n] < 0 and not stays[n]]
+    read = {int(size[n]) for n in earlier if uses[n]}
+    old: dict[int, list[int]] = {}
+    for n in reversed(earlier):
+        old.setdefault(int(size[n]), []).append(n)
+    return {n: old[nbytes].pop() if old.get(nbytes) else -1 for n, nbytes in enumerate(size.tolist())
+            if produced[n] >= 0 and n not in freed and nbytes not in read}
 
 
 def _flat(lists: list[list[int]]) -> tuple[Array, Array]:
@@ -104,8 +151,9 @@ def _algorithms(call: TraceCall) -> list[tuple[float, int]]:
     return best[::-1] or [(call.seconds, 0)]
 
 
-def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
-    """Return a trace as a Problem. lasting: True to give persistent tensors gaps, too."""
+def problem(trace: Trace, costs: Costs, *, lasting: bool = True, budget: int = ENDLESS) -> Problem:
+    """Return a trace as a Problem. lasting: True to give persistent tensors gaps, too. budget: tensors that the
+    next iteration frees unread have gaps if more than so many bytes stay although all other tensors are away."""
     ids = tuple(trace.tensors)
     number = {tensor_id: n for n, tensor_id in enumerate(ids)}
     calls = trace.calls
@@ -126,9 +174,10 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
             cut[number[tensor_id]] = min(cut[number[tensor_id]], k)
     latest = _latest_replay(trace, number, writes, cut)
     least = WORTH_MOVING * size.sum()
-    freed = {number[i] for call in calls for i in call.frees}
-    stays = [lasting and trace.windows is None and produced[n] < 0 and n not in freed
-             and trace.tensors[ids[n]].persistent for n in range(len(ids))]
+    freed = {number[i]: k for k, call in enumerate(calls) for i in call.frees}
+    lasting = lasting and trace.windows is None
+    stays = [lasting and produced[n] < 0 and n not in freed and trace.tensors[ids[n]].persistent
+             for n in range(len(ids))]
     round_the_end = {n for n, at in enumerate(uses) if stays[n] and size[n] >= least and at
                      and at[0][0] + len(calls) > at[-1][0] + 1}
     movable = [produced[n] >= 0 and size[n] >= least or n in round_the_end for n in range(len(ids))]
@@ -137,6 +186,18 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
                for count, ((a, position), (b, _)) in enumerate(zip(at, at[1:], strict=False), 1)
                if b > a + 1 and trace.may_leave(ids[n], a, b)]
     ordered += [(*uses[n][-1], len(calls), n, uses[n][0][0], len(uses[n])) for n in round_the_end]
+    free_ptr, free_idx = _flat([[number[i] for i in call.frees] for call in calls])
+    before = {n: n for n in round_the_end}
+    if lasting and budget < ENDLESS:
+        begin, _, end, which, head, _ = np.array(ordered, np.int64).reshape(-1, 6).T
+        stay = _alive(size, produced, free_ptr, free_idx) - np.cumsum(
+            change_of(size[which], begin, end, head, len(calls)))[:-1]
+        for n, old in _unread(uses, size, produced, stays, freed).items():
+            last, until = uses[n][-1][0], freed.get(old, -1)
+            if size[n] >= least and last < len(calls) - 1 and budget < max(
+                    stay[last + 1:].max(), stay[:until + 1].max(initial=0)):
+                ordered.append((*uses[n][-1], len(calls), n, -1, len(uses[n])))
+                before[n] = old
     gaps = [(a, b, n, head, count) for a, _, b, n, head, count in sorted(ordered)]
     ends = {n: g for g, (_, _, n, head, _) in enumerate(gaps) if head >= 0}
     gap_lists: list[list[int]] = [[] for _ in calls]
@@ -144,7 +205,6 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
         gap_lists[a].append(n)
     in_ptr, in_idx = _flat([[number[i] for i in dict.fromkeys(call.inputs)] for call in calls])
     out_ptr, out_idx = _flat([[number[i] for i in call.outputs] for call in calls])
-    free_ptr, free_idx = _flat([[number[i] for i in call.frees] for call in calls])
     write_ptr, write_idx = _flat([[number[i] for i in dict.fromkeys(call.writes)] for call in calls])
     gap_ptr, gap_tensor = _flat(gap_lists)
     repeatable = np.array([call.replayable for call in calls], np.bool_)
@@ -155,7 +215,7 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
             for k, call in enumerate(calls)]
     may_ptr, may_out = _flat([[o for o, _ in pairs] for pairs in over])
     _, may_in = _flat([[i for _, i in pairs] for pairs in over])
-    may_drop = np.array([b < lineage[n] for _, b, n, _, _ in gaps], np.bool_)
+    may_drop = np.array([b < min(lineage[n], len(calls)) for _, b, n, _, _ in gaps], np.bool_)
     can_drop = np.array([b <= latest[n] for _, b, n, _, _ in gaps], np.bool_) & may_drop
     if trace.windows is not None:  # what follows such a plan does not replay before writes
         may_drop = can_drop
@@ -174,6 +234,7 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
         np.array([a for a, _, _, _, _ in gaps], np.int64), np.array([b for _, b, _, _, _ in gaps], np.int64),
         np.array([count for *_, count in gaps], np.int64), np.array([head for *_, head, _ in gaps], np.int64),
         np.array([ends.get(n, -1) for _, _, n, _, _ in gaps], np.int64),
+        np.array([before.get(n, -1) if b == len(calls) else -1 for _, b, n, _, _ in gaps], np.int64),
         can_drop, may_drop, repeatable, np.zeros(len(calls), np.bool_),
         float(sum(a[0][0] for a in algorithms)), costs.contention, disk.memory_bytes)
 

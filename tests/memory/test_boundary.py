@@ -7,8 +7,11 @@ from minidl import Runtime
 from minidl.lab.training_step import training_step
 from minidl.memory.guided.packing import pack_survivors
 from minidl.memory.storage import SWAPPING_OUT
-from minidl.plan.plan import Action
+from minidl.ops import exp
+from minidl.plan.plan import Action, Plan, Proposal
 from minidl.policies.auto.policy import Auto
+from minidl.policies.passive import Passive
+from minidl.runtime import parameter
 
 
 def order(runtime):
@@ -76,3 +79,27 @@ def test_persistent_tensors_come_lowest_though_the_others_do_not_all_fit_above_t
         runtime.check()
         assert order(runtime) == [True] * 2 + [False] * 8 + [None]
         assert all(np.array_equal(tensor.numpy(), values + n) for n, tensor in enumerate(made))
+
+
+class _EvictsTheFirstResult(Passive):
+    """Follows a plan that evicts the iteration's first result, which has an address, as soon as it is made."""
+
+    plans = True
+
+    def plan(self, trace, costs, limits):
+        return Proposal(Plan({(1, 1): Action.SWAP_OUT}, offsets={(1, 0): 32 << 20}))
+
+
+def test_persistent_tensors_come_lowest_while_a_result_of_the_iteration_is_still_being_copied_out():
+    with Runtime("sim:p100", policy=_EvictsTheFirstResult(), memory_budget="64MiB") as runtime:
+        made = weight = None
+        for number in range(4):
+            with runtime.iteration():
+                x = runtime.tensor(None, shape=(1 << 20,))
+                made, _ = exp(x), exp(x)
+                if number == 3:  # the plan is followed
+                    below, weight = runtime.tensor(None, shape=(1 << 20,)), parameter((1 << 20,))
+                    assert weight.storage.block.offset > 0
+                    del below
+        assert made.storage.residency == 0  # it has left
+        assert weight.storage.block.offset == 0

@@ -92,6 +92,12 @@ def test_an_operation_that_does_not_fit_has_no_bound():
     assert at(full_in_the_middle(), 7, 1).seconds == inf
 
 
+def test_an_input_takes_room_until_it_is_freed():
+    trace = trace_of([call((0,), (1,), 1.0, (0,)), call((1,), (2,), 1.0, (1, 2))], [8, 1, 1])
+    assert at(trace, 9, 1).speed == 1.0
+    assert at(trace, 8, 1).seconds == inf
+
+
 def test_the_bound_never_exceeds_the_optimum_and_more_instants_raise_it():
     told = []
     for program, trace, costs in programs(30):

@@ -10,12 +10,12 @@ from minidl.meta import Algorithm
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.planning.expansion import expand
-from minidl.planning.problem import DROP, SWAP, problem
+from minidl.planning.problem import DROP, SWAP, live_bytes, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
 from minidl.policies.auto import by_demand as on_demand
 from minidl.policies.auto import policy as auto
-from minidl.policies.auto.choices import alike, least_live, live_bytes
+from minidl.policies.auto.choices import alike, least_live
 from minidl.policies.auto.parts import Question, belady, by_bytes, every_kth, parts
 from minidl.policies.auto.policy import Auto
 from minidl.policies.auto.search import SLACK

@@ -9,9 +9,8 @@ from bench.support.steps import unmanaged_trace
 from minidl.meta import Algorithm
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
-from minidl.planning.problem import DROP, SWAP, problem
+from minidl.planning.problem import DROP, SWAP, live_bytes, problem
 from minidl.policies.auto import by_demand as compiled
-from minidl.policies.auto.choices import live_bytes
 
 UNIT = 1 << 20
 RULES = {  # per rule: what is compared; the least leaves first

@@ -1,5 +1,7 @@
 """Parameters and optimizer state in plans: they may be away between iterations, and nothing of it changes a bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ from minidl.planning.problem import KEEP, SWAP, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
 from minidl.policies.auto.addresses import successors
+from minidl.policies.auto.choices import movable
 
 LAYERS, WIDTH, BATCH, STEPS = 8, 96, 64, 16
 BYTES = 1000  # a second each way, and no latency
@@ -111,6 +114,101 @@ def test_gradients_have_successors_if_the_old_ones_are_gone_when_new_ones_are_ma
     after = {ids[old]: ids[new] for old, new in enumerate(successors(facts)) if new >= 0}
     assert after == {1 << 61: B, 2 << 61: A}  # of as many bytes
     assert (successors(_gradients_of_two_parameters(made_first=True)) < 0).all()
+
+
+GRADIENT, CARRIED, NEW = 0, -2, 2
+
+
+def _a_gradient_that_is_never_read_again(carries=False):
+    """Five calls of a second: the second reads a gradient of 512 bytes for the last time, and a temporary of 512 bytes
+    spans the last two. carries: the third reads 512 bytes from the iteration before, and the fourth makes as many."""
+    calls = [_call("make", (), (GRADIENT,), 1.0), _call("update", (STATE, GRADIENT), (), 1.0, writes=(STATE,)),
+             _call("rest", (CARRIED,) * carries, (), 1.0, frees=(CARRIED,) * carries),
+             _call("make", (), (B, *(NEW,) * carries), 1.0), _call("use", (B,), (), 1.0, frees=(B,))]
+    sizes = {STATE: 256, GRADIENT: 512, B: 512, **({CARRIED: 512, NEW: 512} if carries else {})}
+    return Trace(tuple(calls), {t: TraceTensor(t, nbytes, t == STATE) for t, nbytes in sizes.items()})
+
+
+def _gap_of(trace, tensor_id, budget):
+    """The gap of a tensor, as the calls between which it lies, or None; and the problem."""
+    facts = problem(trace, Costs(1 / BYTES, 1 / BYTES, 0.0), budget=budget)
+    gaps = [g for g, n in enumerate(facts.gap_tensor.tolist()) if facts.ids[n] == tensor_id]
+    assert len(gaps) <= 1
+    return (gaps[0], int(facts.gap_call[gaps[0]]), int(facts.gap_next[gaps[0]])) if gaps else None, facts
+
+
+def test_a_gradient_may_leave_after_its_last_use_if_what_stays_later_exceeds_the_budget():
+    gap, facts = _gap_of(_a_gradient_that_is_never_read_again(), GRADIENT, 1023)
+    assert gap is not None and gap[1:] == (1, 5)
+    assert facts.gap_head[gap[0]] == facts.gap_round[gap[0]] == -1
+    assert not facts.may_drop[gap[0]]  # nothing would replay it
+    assert _gap_of(_a_gradient_that_is_never_read_again(), GRADIENT, 1024)[0] is None  # the state may leave
+
+
+def test_what_the_next_iteration_reads_does_not_leave_for_good():
+    trace = _a_gradient_that_is_never_read_again(carries=True)
+    assert all(_gap_of(trace, t, 0)[0] is None for t in (GRADIENT, NEW))
+
+
+def test_a_search_considers_gaps_without_a_swap_in_however_short():
+    trace, activation = _a_gradient_that_is_never_read_again(), 3
+    peak = [_call("make", (), (activation,), 1.0), _call("rest", (), (), 1.0),
+            _call("use", (activation,), (), 1.0, frees=(activation,))]
+    quick = [replace(call, seconds=1e-3, algorithms=(Algorithm("only", 1e-3, 0),)) for call in trace.calls]
+    tensors = {**trace.tensors, activation: TraceTensor(activation, 1 << 16, False)}
+    gap, facts = _gap_of(Trace((*peak, *quick), tensors), GRADIENT, 1023)
+    often, rare = movable(facts, 1 << 20)
+    assert gap is not None and gap[0] in rare and gap[0] not in often
+
+
+def test_a_gradient_that_leaves_for_good_is_copied_out_and_never_in():
+    trace = _a_gradient_that_is_never_read_again()
+    (gap, _, _), facts = _gap_of(trace, GRADIENT, 1023)
+    kept, away = (np.zeros(len(facts.gap_call), np.int64) for _ in range(2))
+    away[gap] = SWAP
+    at = np.zeros_like(away)
+    room = Room(1024, 1 << 20, 0.0)
+    assert simulate(facts, room, kept, at, NO_NOTES).excess > 0
+    found = simulate(facts, room, away, at, NO_NOTES)
+    assert (found.excess, found.seconds, found.moved) == (0, 5.0, 512)  # the copy ends during the third call
+    assert to_plan(trace, facts, away, at) == Plan({(GRADIENT, 2): Action.SWAP_OUT})
+    assert simulate(facts, Room(1024, 511, 0.0), away, at, NO_NOTES).excess > 0
+    slow = Costs(8 / BYTES, 1.0, 0.0)  # 384 bytes must leave in 3.072 s, of which two calls hide two
+    assert bound(trace, slow, 896, instants=5).seconds == pytest.approx(6.072)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["zero_grad first", "zero_grad before backward"])
+def test_updates_in_less_memory_than_all_gradients_need_have_a_plan_and_change_no_bit(late):
+    def trained(policy, budget):
+        with Runtime("cpu:virtual", memory_budget=budget, policy=policy, host_memory=1 << 26) as runtime:
+            parameters = [p for _ in range(24) for p in nn.Linear(WIDTH, WIDTH).parameters()]
+            optimizer = SGD(parameters, lr=0.1, momentum=0.9)
+            rng = np.random.default_rng(0)
+            for _ in range(STEPS):
+                with runtime.iteration():
+                    if not late:
+                        optimizer.zero_grad()
+                    x = runtime.tensor(rng.standard_normal((4, WIDTH)).astype(np.float32))
+                    for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
+                        x = relu(x @ weight.T + bias)
+                    loss = x.sum()
+                    if late:
+                        optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    del x, loss
+                runtime.memory.check()
+            followed, peak = runtime.followed(), runtime.stats().peak_bytes
+            state = [*(p.numpy() for p in parameters), *optimizer.state_dict().values()]
+            return [values.tobytes() for values in state], followed, peak
+
+    expected, _, peak = trained("none", 1 << 26)
+    state, followed, _ = trained("auto", int(0.3 * peak))
+    assert state == expected
+    assert followed is not None and followed[1].plan.evictions
+    trace, plan = followed[0], followed[1].plan
+    gradients = {t for call in trace.calls if call.op.startswith("sgd") for t in call.inputs if t >= 0}
+    assert any(t in gradients and count == len(trace.uses[t]) for t, count in plan.evictions)
 
 
 def test_an_iteration_on_the_way_from_one_plan_to_another_shows_neithers_time():

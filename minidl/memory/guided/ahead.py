@@ -152,9 +152,9 @@ class Ahead:
         return storage if storage is not None and storage.status is RECOMPUTE and storage.refs else None
 
     def away(self) -> list[Storage]:
-        """The persistent tensors that are off the device at an iteration's end because the plan has evicted them."""
+        """The tensors that are off the device at an iteration's end because the plan has evicted them."""
         evicted = (ref() for ref in self.evicted.values())
-        return [s for s in evicted if s is not None and s.persistent and s.status in (OUT, SWAPPING_OUT)]
+        return [s for s in evicted if s is not None and s.status in (OUT, SWAPPING_OUT)]
 
     def forget(self, gone: Collection[TensorId]) -> None:
         """Cancel those swap-ins and moves of these tensors that have not started yet."""

@@ -57,7 +57,7 @@ def predicted_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) ->
     from minidl.planning.schedule import NO_NOTES
     from minidl.planning.timing import Room
 
-    facts = waiting(problem(trace, costs), plan, trace)
+    facts = waiting(problem(trace, costs, budget=0), plan, trace)
     mode = modes_of(plan, facts)
     room = Room(limits.device_bytes, limits.host_bytes, 0.0)
     return float(simulate(facts, room, mode, np.full(len(mode), -1, np.int64), NO_NOTES).seconds)

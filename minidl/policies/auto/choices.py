@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from minidl.plan.trace import Trace
-from minidl.planning.problem import DROP, SWAP, Array, Problem
+from minidl.planning.problem import DROP, SWAP, Array, Problem, change_of, live_bytes
 
 KEPT = (0.0, 0.2, 0.4, 0.6, 0.8)                  # shares of the budget that simple choices keep
 DROPPED = tuple(n / 10 for n in range(11))        # shares of the remaining bytes that simple choices drop
@@ -25,12 +25,13 @@ def most_held(facts: Problem) -> Array:
 def movable(facts: Problem, budget: int) -> tuple[Array, Array]:
     """Return the gaps whose modes a search may change:
     the gaps at the memory peak, and others that are changed less often. The others matter only if the budget is a small
-    part of the peak: long gaps, and shorter gaps over calls during which many bytes are in use, for example
-    the slices of a batch that is normalized."""
+    part of the peak: long gaps, gaps without a swap-in, and shorter gaps over calls during which many bytes are in use,
+    for example the slices of a batch that is normalized."""
     often = most_held(facts)
     starts = np.concatenate([[0.0], np.cumsum(facts.algorithm_seconds[facts.algorithm_ptr[:-1]])])
     seconds = starts[facts.gap_next] - starts[facts.gap_call] + starts[np.maximum(facts.gap_head, 0)]
     there, away = np.zeros(len(seconds), np.bool_), seconds >= SHORT_GAP * facts.seconds
+    away |= (facts.gap_next == len(facts.gap_ptr) - 1) & (facts.gap_head < 0)
     there[often] = away[often] = True
     crowded = live_bytes(facts) - np.cumsum(_change(facts, away))[:-1] > CROWDED * budget
     before = np.concatenate([[0], np.cumsum(crowded)])
@@ -41,26 +42,9 @@ def movable(facts: Problem, budget: int) -> tuple[Array, Array]:
 def _change(facts: Problem, away: Array) -> Array:
     """Return by how many bytes the tensors whose gaps are marked in ``away`` change from call to call.
     away: bool [gaps]. Result: int64 [calls + 1]; its cumulative sum is their bytes during each call."""
-    change = np.zeros(len(facts.gap_ptr), np.int64)
     sizes, begin, end, head = (of[away] for of in (facts.size[facts.gap_tensor], facts.gap_call, facts.gap_next,
                                                    facts.gap_head))
-    np.add.at(change, begin + 1, sizes)
-    np.subtract.at(change, end, sizes)
-    round_the_end = head >= 0
-    change[0] += sizes[round_the_end].sum()
-    np.subtract.at(change, head[round_the_end], sizes[round_the_end])
-    return change
-
-
-def live_bytes(facts: Problem) -> Array:
-    """Return the bytes of the tensors alive during each call if none is evicted or donated; workspaces not counted."""
-    calls = len(facts.gap_ptr) - 1
-    change = np.zeros(calls + 1, np.int64)
-    np.add.at(change, np.maximum(facts.produced, 0), facts.size)
-    freed_by = np.repeat(np.arange(calls), np.diff(facts.free_ptr))
-    np.subtract.at(change, freed_by + 1, facts.size[facts.free_idx])
-    live: Array = np.cumsum(change)[:calls]
-    return live
+    return change_of(sizes, begin, end, head, len(facts.gap_ptr) - 1)
 
 
 def least_live(facts: Problem) -> Array:

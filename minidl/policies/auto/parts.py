@@ -16,12 +16,13 @@ from minidl.plan.plan import Plan
 from minidl.plan.trace import Trace
 from minidl.planning.lifetimes import Lifetimes
 from minidl.planning.modes import modes_of
-from minidl.planning.problem import DROP, SWAP, Array, Problem, problem
-from minidl.policies.auto.choices import live_bytes, most_held
+from minidl.planning.problem import DROP, SWAP, Array, Problem, live_bytes, problem
+from minidl.policies.auto.choices import most_held
 from minidl.policies.capuchin.policy import Capuchin, CapuchinRecompute
 
 EVERY = (2, 3, 4, 6, 8, 12)             # Chen's k
 MOST_PAIRS = 100_000                    # of candidates and decisions: about a third of a second of Capuchin's planner
+STUCK = 0.6                             # of the budget: if more stays, gradients may leave after their last use
 SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24)  # numbers of parts of equal bytes; Chen's greedy choice keeps the end of each
 
 
@@ -30,7 +31,8 @@ class Question:
     Each choice is handed out as a copy, because a search repairs the choices that it starts from, in place."""
 
     def __init__(self, trace: Trace, costs: Costs, limits: Limits) -> None:
-        self.trace, self.costs, self.limits, self.facts = trace, costs, limits, problem(trace, costs)
+        self.trace, self.costs, self.limits = trace, costs, limits
+        self.facts = problem(trace, costs, budget=int(STUCK * limits.device_bytes))
 
     def again(self, trace: Trace, costs: Costs, limits: Limits) -> "Question":
         """Return this question, which keeps its answers, if it is about the same; else a new one."""
