@@ -51,7 +51,7 @@ class Evicting:
         trace, call = state.hooks.recorded() or (None, tracker.sequence - tracker.iteration_start)
         pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, state.link_costs, call, trace)
         by_id = {storage.tensor_id: storage for storage in storages}
-        ranking = state.policy.victims([self._residency(storage) for storage in by_id.values()], pressure)
+        ranking = state.policy.victims([*self._residencies(by_id.values())], pressure)
         try:
             ranking = [*ranking]
             return {by_id[tensor_id]: ACTIONS[ACTIONS.index(action)] for tensor_id, action in ranking}
@@ -74,23 +74,23 @@ class Evicting:
         enough = sum(s.nbytes for s in found) + self.state.arena.free_bytes >= need
         return found if enough else self.evictable(pinned)
 
-    def _residency(self, storage: Storage) -> Residency:
-        """The facts about a tensor on the device that a policy sees."""
-        state, block = self.state, storage.block
-        assert block is not None
-        seconds = None
-        if state.policy.weighs_recomputation and storage not in state.protected:
-            call = storage.call
-            if not (state.writing and call is not None and reads([call], state.writing)):
-                seconds = state.price(storage)
-        tracker = state.tracker
-        seen = storage.last_access >= tracker.iteration_start
-        idle = tracker.sequence - max(storage.last_access, storage.replayed_at)
-        before, after = block.previous, block.next
-        return Residency(storage.tensor_id, block.size, block.offset, storage.first_access if seen else None,
-                         storage.last_access if seen else None, storage.persistent, storage.host is not None, seconds,
-                         idle, storage.replays, before.size if before is not None and before.owner is None else 0,
-                         after.size if after is not None and after.owner is None else 0)
+    def _residencies(self, storages: Iterable[Storage]) -> Iterator[Residency]:
+        """Yield the facts about tensors on the device that a policy sees."""
+        state, tracker = self.state, self.state.tracker
+        began, now, protected, writing = tracker.iteration_start, tracker.sequence, state.protected, state.writing
+        price = state.price if state.policy.weighs_recomputation else None
+        for s in storages:
+            block, used, seconds = s.block, s.last_access, None
+            assert block is not None
+            if price is not None and s not in protected and not (
+                    writing and s.call is not None and reads([s.call], writing)):
+                seconds = price(s)
+            before, after, seen = block.previous, block.next, used >= began
+            yield Residency(s.tensor_id, block.size, block.offset, s.first_access if seen else None,
+                            used if seen else None, s.persistent, s.host is not None, seconds,
+                            now - max(used, s.replayed_at), s.replays,
+                            before.size if before is not None and before.owner is None else 0,
+                            after.size if after is not None and after.owner is None else 0)
 
     # Leaving -------------------------------------------------------------------------------------------------
     def evict(self, storage: Storage, action: Action, *, at_any_price: bool = False) -> bool:

@@ -101,6 +101,7 @@ class PriceList(Classes):
                  price: Callable[[Storage], float | None]) -> None:
         super().__init__(tracker, live_refs)
         self._price = price
+        self._moved = False  # a tensor has changed its class since the search began
 
     def _class(self, storage: Storage) -> Hashable:
         seconds = self._price(storage)
@@ -115,10 +116,10 @@ class PriceList(Classes):
         offered, wanted, most, least = set(pinned), nbytes, PER_CLASS, nbytes >> SMALL_SHIFT
         self._update()
         while True:
-            for part in list(self._lists):
-                list(self._first(part, wanted, most, least, offered, settle=True))
-            shown = [self._first(part, wanted, most, least, offered, settle=False) for part in list(self._lists)]
-            found = [storage for first in shown for storage in first]
+            self._moved = False
+            found = self._firsts(wanted, most, least, offered, settle=True)
+            if self._moved:
+                found = self._firsts(wanted, most, least, offered, settle=False)
             if found:
                 offered.update(found)
                 yield found
@@ -126,26 +127,30 @@ class PriceList(Classes):
                 return
             wanted, most, least = 4 * wanted, 4 * most, 0
 
-    def _first(self, part: Hashable, wanted: int, most: int, least: int, offered: set[Storage], *, settle: bool
-               ) -> Iterator[Storage]:
-        """Yield the first tensors of a class that are not in ``offered``, up to ``wanted`` bytes and ``most`` tensors.
+    def _firsts(self, wanted: int, most: int, least: int, offered: set[Storage], *, settle: bool) -> list[Storage]:
+        """The first tensors of each class that are not in ``offered``: up to ``wanted`` bytes and ``most`` tensors.
         least: the fewest bytes of a tensor. settle: tensors whose price has changed move to their new class instead."""
-        held = looked_at = at = 0
-        while at < len(entries := self._lists.get(part, [])) and held < wanted and looked_at < most:
-            entry = entries[at]
-            storage = self._here(part, entry)
-            if storage is None:
-                continue
-            if settle and (new := self._place(storage)) != (part, entry):
-                self._remove(part, entry)
-                self._listed[entry[2]] = new
-                self._add(*new)
-                continue
-            at += 1
-            looked_at += storage not in offered
-            if storage not in offered and storage.nbytes >= least:
-                held += storage.nbytes
-                yield storage
+        found = []
+        for part in list(self._lists):
+            held = looked_at = at = 0
+            while held < wanted and looked_at < most and at < len(entries := self._lists.get(part, ())):
+                entry = entries[at]
+                storage = self._here(part, entry)
+                if storage is None:
+                    continue
+                if settle and (new := self._class(storage)) != part:
+                    self._remove(part, entry)
+                    self._listed[entry[2]] = new, entry
+                    self._add(new, entry)
+                    self._moved = True
+                    continue
+                at += 1
+                if storage not in offered:
+                    looked_at += 1
+                    if storage.nbytes >= least:
+                        held += storage.nbytes
+                        found.append(storage)
+        return found
 
 
 def list_for(policy: Policy, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]],

@@ -124,9 +124,9 @@ def change_of(sizes: Array, begin: Array, end: Array, head: Array, calls: int) -
 
 def _unread(uses: list[list[tuple[int, int]]], size: Array, produced: Array, stays: list[bool], freed: Mapping[int, int]
             ) -> dict[int, int]:
-    """Return the tensors that the iteration makes and the next one frees unread; each with the tensor of the iteration
-    before that has its part at the start, or -1. If the next iteration reads a tensor of this one, this one has read a
-    tensor of as many bytes of the iteration before; tensors of such sizes are not returned."""
+    """Return the tensors that the next iteration frees unread, each with its predecessor or -1.
+    Predecessors are the tensors of as many bytes that this iteration frees unread. If the next iteration reads a tensor
+    of this one, this one has read a tensor of as many bytes of the one before; tensors of such sizes are left out."""
     earlier = [n for n in range(len(size)) if produced[n] < 0 and not stays[n]]
     read = {int(size[n]) for n in earlier if uses[n]}
     old: dict[int, list[int]] = {}
@@ -152,8 +152,9 @@ def _algorithms(call: TraceCall) -> list[tuple[float, int]]:
 
 
 def problem(trace: Trace, costs: Costs, *, lasting: bool = True, budget: int = ENDLESS) -> Problem:
-    """Return a trace as a Problem. lasting: True to give persistent tensors gaps, too. budget: tensors that the
-    next iteration frees unread have gaps if more than so many bytes stay although all other tensors are away."""
+    """Return a trace as a Problem. lasting: True to give persistent tensors gaps, too.
+    budget: if more bytes stay though all other tensors are away, those that the next iteration frees unread have gaps,
+    too."""
     ids = tuple(trace.tensors)
     number = {tensor_id: n for n, tensor_id in enumerate(ids)}
     calls = trace.calls

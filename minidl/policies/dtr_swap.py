@@ -29,18 +29,20 @@ class DtrSwap(OnDemand):
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """Return all residents by rising price / (bytes x staleness), each by the cheaper way, drop or swap-out."""
         costs, free = pressure.costs, pressure.host_free_bytes
+        latency, into, out = costs.latency_seconds, costs.in_seconds_per_byte, costs.out_seconds_per_byte
         scarcity = pressure.host_bytes / free if free else inf
         all_seconds = sum(r.recompute_seconds or 0.0 for r in resident)
         ranked = []
         for r in resident:
-            seconds = costs.latency_seconds + r.nbytes * costs.in_seconds_per_byte
+            nbytes, again = r.nbytes, r.recompute_seconds
+            seconds = latency + nbytes * into
             if not r.host_valid:
-                seconds = (seconds + costs.latency_seconds + r.nbytes * costs.out_seconds_per_byte) * scarcity
+                seconds = (seconds + latency + nbytes * out) * scarcity
             action = Action.SWAP_OUT
-            if r.recompute_seconds is not None and r.recompute_seconds <= seconds:
-                seconds, action = r.recompute_seconds, Action.DROP
+            if again is not None and again <= seconds:
+                seconds, action = again, Action.DROP
             elif seconds == inf:  # it will be dropped, and its replay is long: as long as all others together
                 seconds = all_seconds
-            ranked.append((seconds / (r.nbytes * (r.idle_calls + 1)), r.tensor_id, action))
+            ranked.append((seconds / (nbytes * (r.idle_calls + 1)), r.tensor_id, action))
         ranked.sort(key=lambda entry: entry[:2])  # ties by id, so that the same program has the same victims
         return [Eviction(tensor_id, action) for _, tensor_id, action in ranked]
