@@ -35,7 +35,7 @@ class Decision:
     op                  the operation that made the tensor; "" if it existed before the iteration.
     evict_s, back_s     start of these calls in seconds, if computation never waited.
     back                the next call that uses it; the number of calls if none in this iteration does.
-    free_time_s         if negative, the seconds by which the gap is too short for both copies.
+    free_time_s         if negative, the seconds by which the gap is too short for its copies (``copy_seconds``).
     recompute_seconds   of its replay, if nothing else were dropped; None if it has no replay.
     expected_s          seconds lost: a wait for the swap-in, or a replay.
     """
@@ -60,12 +60,12 @@ class Decision:
 
     @property
     def copy_seconds(self) -> float:
-        """Seconds of the two copies, out and in, of the tensor."""
+        """Seconds of the tensor's copies in this iteration: out, and in if it is used again."""
         return self.back_s - self.evict_s - self.free_time_s
 
     @property
     def swap_seconds(self) -> float:
-        """Seconds by which both copies together exceed the gap, if this were the only swap; 0 if they fit."""
+        """Seconds by which the copies exceed the gap, if this were the only swap; 0 if they fit."""
         return max(0.0, -self.free_time_s)
 
     @property
@@ -93,10 +93,11 @@ def decisions(trace: Trace, plan: Plan, costs: Costs) -> list[Decision]:
     for (tensor_id, count), gap in gaps.items():
         nbytes = facts.nbytes[tensor_id]
         evict_s, back_s = facts.start_s[gap.evict], facts.start_s[gap.back]
+        copies = _out_seconds(costs, nbytes) + (_in_seconds(costs, nbytes) if gap.back < len(trace.calls) else 0.0)
         replay = _replay(facts, tensor_id, gap, lambda t, call: False)
         found.append(Decision(
             tensor_id, made_by.get(tensor_id, ""), nbytes, plan.evictions[tensor_id, count], count, gap.evict, gap.back,
-            evict_s, back_s, back_s - evict_s - _out_seconds(costs, nbytes) - _in_seconds(costs, nbytes),
+            evict_s, back_s, back_s - evict_s - copies,
             None if replay is None else _seconds(trace, replay), expected[tensor_id, count]))
     return sorted(found, key=lambda d: (-d.nbytes, d.evict, d.tensor_id))
 

@@ -35,15 +35,17 @@ def sentence(decision: Decision, calls: int, returns: Returns, name: str, *, cop
     leaves = "is copied to the host" if d.action is Action.SWAP_OUT else "is dropped"
     again = ("is not used again in this iteration" if d.back >= calls else
              f"is used again by call {d.back}, {seconds(d.back_s - d.evict_s)} later")
-    way = _swap(d) if d.action is Action.SWAP_OUT else _drop(d, copying_s)
+    way = _swap(d, returns_now=d.back < calls) if d.action is Action.SWAP_OUT else _drop(d, copying_s)
     came = observed(d, returns)
     return (f"Tensor {d.tensor_id} ({told}) {leaves} after call {d.evict} and {again}. {way} It was expected to lose "
             f"{seconds(d.expected_s)}{_why_more(d)}; observed: {OBSERVED.get(came, came)}{_unit(came)}.")
 
 
-def _swap(d: Decision) -> str:
-    fits = (f"Both copies fit into that time, with {seconds(d.free_time_s)} to spare" if d.free_time_s >= 0 else
-            f"Both copies take {seconds(d.swap_seconds)} more than that")
+def _swap(d: Decision, *, returns_now: bool) -> str:
+    fit, take, time = ("Both copies fit", "Both copies take", "that time") if returns_now else (
+        "Its copy fits", "Its copy takes", "the rest of it")
+    fits = (f"{fit} into {time}, with {seconds(d.free_time_s)} to spare" if d.free_time_s >= 0 else
+            f"{take} {seconds(d.swap_seconds)} more than {time}")
     other = ("it cannot be recomputed" if d.recompute_seconds is None else
              f"to recompute it would take {seconds(d.recompute_seconds)}")
     return f"{fits}; {other}."

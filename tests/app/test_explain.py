@@ -210,6 +210,16 @@ def test_a_decision_in_words_says_why_what_else_and_what_came_of_it():
                     "it were the only one. It was expected to lose 3.0 ms; observed: replayed 3.0 ms.")
 
 
+def test_the_swap_of_what_is_not_used_again_is_one_copy_in_the_rest_of_the_iteration():
+    d, = decisions(WIDE, Plan({(-1, 1): OUT}), COSTS)
+    assert d.free_time_s == pytest.approx(10e-3) and d.copy_seconds == pytest.approx(1e-3)  # 11 - 1
+    text = sentence(d, len(WIDE.calls), Returns(), "")
+    assert ("after call 0 and is not used again in this iteration. Its copy fits into the rest of it, with 10.0 ms to "
+            "spare; it cannot be recomputed.") in text
+    text = sentence(replace(d, free_time_s=-4e-3), len(WIDE.calls), Returns(), "")
+    assert "Its copy takes 4.0 ms more than the rest of it" in text
+
+
 def test_a_decision_in_words_says_why_it_stayed_or_came_by_and_why_it_costs_more_than_alone():
     out, = decisions(WIDE, Plan({(0, 1): OUT}), COSTS)
     drop, = decisions(WIDE, Plan({(0, 1): DROP}), COSTS)
