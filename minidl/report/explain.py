@@ -16,13 +16,14 @@ def explanation(trace: Trace, last: Followed, found: Sequence[Decision], names: 
     """
     if not found:
         return "plan: nothing leaves the device"
-    return "\n".join([*table(found, names, lambda d: observed(d, last.returns), rows=rows),
+    return "\n".join([*table(found, names, lambda d: observed(d, len(trace.calls), last.returns), rows=rows),
                       *_totals(trace, found, last)])
 
 
-def observed(decision: Decision, returns: Returns) -> str:
-    """Return, as text, how a decision's tensor came back in the iteration that ``returns`` records."""
-    key = decision.key
+def observed(decision: Decision, calls: int, returns: Returns) -> str:
+    """Return, as text, how a decision's tensor came back in the iteration that ``returns`` records.
+    calls: the number of calls of an iteration. What is not used again in it comes back early in the next one."""
+    key = decision.key if decision.back < calls else (decision.tensor_id, 0)
     if key in returns.late:
         late = returns.late[key]
         return f"late {in_ms(late)}" if late > 0 else "in time"
@@ -32,7 +33,7 @@ def observed(decision: Decision, returns: Returns) -> str:
         return f"replayed {in_ms(returns.recomputed[key])}"
     if decision.action is Action.DROP:
         return "came by"  # the replay of another tensor computed it
-    return "stayed"  # it was used before its memory was needed
+    return "stayed" if decision.back < calls else "left"  # it was used before its memory was needed; or not again
 
 
 def _totals(trace: Trace, found: Sequence[Decision], last: Followed) -> list[str]:

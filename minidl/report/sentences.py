@@ -11,7 +11,7 @@ from minidl.report.explain import observed
 
 TOLD = 5  # largest decisions, if not all are described
 OBSERVED = {"stayed": "it stayed, as it was used again before its memory was needed",  # ``explain.observed`` in words
-            "came by": "the replay of another tensor computed it, too"}
+            "came by": "the replay of another tensor computed it, too", "left": "it was not used again"}
 
 
 def sentences(found: Sequence[Decision], calls: int, returns: Returns, names: Mapping[TensorId, str], *,
@@ -36,7 +36,7 @@ def sentence(decision: Decision, calls: int, returns: Returns, name: str, *, cop
     again = ("is not used again in this iteration" if d.back >= calls else
              f"is used again by call {d.back}, {seconds(d.back_s - d.evict_s)} later")
     way = _swap(d, returns_now=d.back < calls) if d.action is Action.SWAP_OUT else _drop(d, copying_s)
-    came = observed(d, returns)
+    came = observed(d, calls, returns)
     return (f"Tensor {d.tensor_id} ({told}) {leaves} after call {d.evict} and {again}. {way} It was expected to lose "
             f"{seconds(d.expected_s)}{_why_more(d)}; observed: {OBSERVED.get(came, came)}{_unit(came)}.")
 

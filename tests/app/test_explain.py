@@ -108,7 +108,7 @@ def test_decisions_come_largest_first_and_unknown_accesses_are_left_out():
 ])
 def test_what_was_observed_is_told_of_the_same_gap(returns, action, word):
     d, = decisions(WIDE, Plan({(0, 1): action}), COSTS)
-    assert observed(d, returns) == word
+    assert observed(d, len(WIDE.calls), returns) == word
 
 
 def test_the_table_is_cut_and_the_totals_are_not():
@@ -204,8 +204,8 @@ def test_a_decision_in_words_says_why_what_else_and_what_came_of_it():
                     "would take 3.0 ms. It was expected to lose 4.0 ms, since its copy back starts late or waits for "
                     "others; observed: in time.")
     d, = decisions(WIDE, Plan({(0, 1): DROP}), COSTS)
-    text = sentence(d, 3, Returns(recomputed={(0, 1): 3e-3}), "")
-    assert text == ("Tensor 0 (op0, 4.0 MiB) is dropped after call 0 and is not used again in this iteration. To "
+    text = sentence(d, len(WIDE.calls), Returns(recomputed={(0, 1): 3e-3}), "")
+    assert text == ("Tensor 0 (op0, 4.0 MiB) is dropped after call 0 and is used again by call 3, 10.0 ms later. To "
                     "recompute it takes 3.0 ms, which saves 1.3 GiB for each second; a swap could be hidden if "
                     "it were the only one. It was expected to lose 3.0 ms; observed: replayed 3.0 ms.")
 
@@ -213,7 +213,9 @@ def test_a_decision_in_words_says_why_what_else_and_what_came_of_it():
 def test_the_swap_of_what_is_not_used_again_is_one_copy_in_the_rest_of_the_iteration():
     d, = decisions(WIDE, Plan({(-1, 1): OUT}), COSTS)
     assert d.free_time_s == pytest.approx(10e-3) and d.copy_seconds == pytest.approx(1e-3)  # 11 - 1
+    assert observed(d, 4, Returns(late={(-1, 0): 2e-3, (-1, 1): 0.0})) == "late 2.0"  # in the next iteration
     text = sentence(d, len(WIDE.calls), Returns(), "")
+    assert text.endswith("observed: it was not used again.")
     assert ("after call 0 and is not used again in this iteration. Its copy fits into the rest of it, with 10.0 ms to "
             "spare; it cannot be recomputed.") in text
     text = sentence(replace(d, free_time_s=-4e-3), len(WIDE.calls), Returns(), "")
@@ -224,11 +226,11 @@ def test_a_decision_in_words_says_why_it_stayed_or_came_by_and_why_it_costs_more
     out, = decisions(WIDE, Plan({(0, 1): OUT}), COSTS)
     drop, = decisions(WIDE, Plan({(0, 1): DROP}), COSTS)
     assert "observed: it stayed, as it was used again before its memory was needed." in sentence(
-        out, 3, Returns(late={(0, 2): 1.0}), "")
-    text = sentence(replace(drop, expected_s=7 * drop.recompute_seconds), 3, Returns(), "")
+        out, 4, Returns(late={(0, 2): 1.0}), "")
+    text = sentence(replace(drop, expected_s=7 * drop.recompute_seconds), 4, Returns(), "")
     assert "lose 21.0 ms, since its replay also computes other dropped tensors; observed: the replay of another" in text
     for d, way in ((drop, "lose 3.0 ms;"), (replace(out, free_time_s=-4e-3), "lose 4.0 ms;")):
-        assert way in sentence(d, 3, Returns(late={(0, 1): 0.0}), "")
+        assert way in sentence(d, 4, Returns(late={(0, 1): 0.0}), "")
 
 
 def test_a_drop_whose_swap_could_be_hidden_alone_says_how_busy_the_link_is_already():
