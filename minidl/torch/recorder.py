@@ -147,11 +147,11 @@ class Recorder(Beneath):
         if self.allocator is not None:
             self.allocator.reset_peak_memory_stats()
         began = self.clock()
-        self._died = []
+        died = self._died = list[Value]()  # another thread of autograd may replace the attribute meanwhile
         try:
             result = func(*args, **kwargs)
         finally:
-            died, self._died = self._died, None
+            self._died = None
         seconds = self.clock() - began
         workspace = 0
         if self.allocator is not None:
