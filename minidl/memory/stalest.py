@@ -101,7 +101,6 @@ class PriceList(Classes):
                  price: Callable[[Storage], float | None]) -> None:
         super().__init__(tracker, live_refs)
         self._price = price
-        self._moved = False  # a tensor has changed its class since the search began
 
     def _class(self, storage: Storage) -> Hashable:
         seconds = self._price(storage)
@@ -116,10 +115,9 @@ class PriceList(Classes):
         offered, wanted, most, least = set(pinned), nbytes, PER_CLASS, nbytes >> SMALL_SHIFT
         self._update()
         while True:
-            self._moved = False
-            found = self._firsts(wanted, most, least, offered, settle=True)
-            if self._moved:
-                found = self._firsts(wanted, most, least, offered, settle=False)
+            found, moved = self._firsts(wanted, most, least, offered, settle=True)
+            if moved:
+                found, _ = self._firsts(wanted, most, least, offered, settle=False)
             if found:
                 offered.update(found)
                 yield found
@@ -127,10 +125,12 @@ class PriceList(Classes):
                 return
             wanted, most, least = 4 * wanted, 4 * most, 0
 
-    def _firsts(self, wanted: int, most: int, least: int, offered: set[Storage], *, settle: bool) -> list[Storage]:
+    def _firsts(self, wanted: int, most: int, least: int, offered: set[Storage], *, settle: bool
+                ) -> tuple[list[Storage], bool]:
         """The first tensors of each class that are not in ``offered``: up to ``wanted`` bytes and ``most`` tensors.
-        least: the fewest bytes of a tensor. settle: tensors whose price has changed move to their new class instead."""
-        found = []
+        least: the fewest bytes of a tensor. settle: tensors whose price has changed move to their new class instead;
+        the second result is True if one has."""
+        found, moved = [], False
         for part in list(self._lists):
             held = looked_at = at = 0
             while held < wanted and looked_at < most and at < len(entries := self._lists.get(part, ())):
@@ -142,7 +142,7 @@ class PriceList(Classes):
                     self._remove(part, entry)
                     self._listed[entry[2]] = new, entry
                     self._add(new, entry)
-                    self._moved = True
+                    moved = True
                     continue
                 at += 1
                 if storage not in offered:
@@ -150,7 +150,7 @@ class PriceList(Classes):
                     if storage.nbytes >= least:
                         held += storage.nbytes
                         found.append(storage)
-        return found
+        return found, moved
 
 
 def list_for(policy: Policy, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]],

@@ -25,7 +25,7 @@ import numpy as np
 from minidl.plan.costs import Costs
 from minidl.plan.trace import Trace
 from minidl.planning.linear_program import LinearProgram, Term
-from minidl.planning.problem import Problem, problem
+from minidl.planning.problem import Problem, freed_by, problem
 
 INSTANTS = 40
 
@@ -70,8 +70,7 @@ class _Relaxation:
         self.fixed = np.zeros(len(facts.size), np.bool_)  # tensors from before the iteration that stay until freed
         self.fixed[facts.in_idx] = facts.produced[facts.in_idx] < 0
         self.fixed[facts.gap_tensor] = False
-        self.freed = np.full(len(facts.size), self.calls)
-        self.freed[facts.free_idx] = np.repeat(np.arange(self.calls), np.diff(facts.free_ptr))
+        self.freed = freed_by(facts)
         self.call_seconds = facts.algorithm_seconds[facts.algorithm_ptr[:-1]]
         self.starts = np.concatenate([[0.0], np.cumsum(self.call_seconds)])
         self.instants = self._instants(instants)

@@ -99,20 +99,25 @@ def live_bytes(facts: Problem) -> Array:
     return _alive(facts.size, facts.produced, facts.free_ptr, facts.free_idx)
 
 
+def freed_by(facts: Problem) -> Array:
+    """Return for each tensor the call after which the program frees it, or NEVER: int64 [tensors]."""
+    result = np.full(len(facts.size), NEVER, np.int64)
+    result[facts.free_idx] = np.repeat(np.arange(len(facts.free_ptr) - 1), np.diff(facts.free_ptr))
+    return result
+
+
 def _alive(size: Array, produced: Array, free_ptr: Array, free_idx: Array) -> Array:
     calls = len(free_ptr) - 1
     change = np.zeros(calls + 1, np.int64)
     np.add.at(change, np.maximum(produced, 0), size)
-    freed_by = np.repeat(np.arange(calls), np.diff(free_ptr))
-    np.subtract.at(change, freed_by + 1, size[free_idx])
+    np.subtract.at(change, np.repeat(np.arange(calls), np.diff(free_ptr)) + 1, size[free_idx])
     live: Array = np.cumsum(change)[:calls]
     return live
 
 
 def change_of(sizes: Array, begin: Array, end: Array, head: Array, calls: int) -> Array:
     """Return by how many bytes the tensors that are away in some gaps change from call to call, int64 [calls + 1].
-    Its cumulative sum is their bytes during each call. sizes: the tensors', per gap; begin, end, head: as in Problem.
-    """
+    Its cumulative sum is their bytes during each call. sizes: of the tensors; begin, end, head: as in Problem."""
     change = np.zeros(calls + 1, np.int64)
     np.add.at(change, begin + 1, sizes)
     np.subtract.at(change, end, sizes)
@@ -153,8 +158,8 @@ def _algorithms(call: TraceCall) -> list[tuple[float, int]]:
 
 def problem(trace: Trace, costs: Costs, *, lasting: bool = True, budget: int = ENDLESS) -> Problem:
     """Return a trace as a Problem. lasting: True to give persistent tensors gaps, too.
-    budget: if more bytes stay though all other tensors are away, those that the next iteration frees unread have gaps,
-    too."""
+    budget: tensors that the next iteration frees unread have gaps at the end if more than so many bytes stay even if
+    all other tensors are away."""
     ids = tuple(trace.tensors)
     number = {tensor_id: n for n, tensor_id in enumerate(ids)}
     calls = trace.calls

@@ -164,7 +164,7 @@ class Ahead:
 
     def end_iteration(self) -> None:
         """Cancel all swap-ins, replays and moves of this iteration.
-        ``evicted`` keeps the persistent tensors that are away: the next iteration brings them back."""
+        ``evicted`` keeps the tensors that are away: the next iteration brings them back, or frees them."""
         self.due.clear()
         self.replays, self.spent, self.moves = [], (), ()
         self.evicted = {storage.tensor_id: storage.me for storage in self.away()}

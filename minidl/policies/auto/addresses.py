@@ -13,7 +13,7 @@ from minidl.plan.costs import Limits
 from minidl.plan.plan import AccessKey, Move, ResidencyKey
 from minidl.plan.trace import Trace
 from minidl.planning.modes import modes_of
-from minidl.planning.problem import SWAP, Array, Problem, within
+from minidl.planning.problem import NEVER, SWAP, Array, Problem, freed_by, within
 from minidl.planning.timing import Room
 from minidl.policies.auto.progress import Found
 from minidl.policies.auto.search import SLACK
@@ -133,13 +133,12 @@ def successors(facts: Problem) -> Array:
     """Return, for each tensor, the tensor that takes its place when the next iteration starts, or -1: int64 [tensors].
     Most of them are gradients: the last iteration's gradient is freed, and a new one of the same size outlives this
     one. Among several tensors of one size, any assignment will do."""
-    freed = np.full(len(facts.size), -1, np.int64)
-    freed[facts.free_idx] = np.repeat(np.arange(len(facts.free_ptr) - 1), np.diff(facts.free_ptr))
+    freed = freed_by(facts)
     made: dict[int, list[int]] = {}
-    for tensor in np.nonzero((facts.produced >= 0) & (freed < 0))[0].tolist():
+    for tensor in np.nonzero((facts.produced >= 0) & (freed == NEVER))[0].tolist():
         made.setdefault(int(facts.size[tensor]), []).append(tensor)
     result = np.full(len(facts.size), -1, np.int64)
-    for tensor in np.nonzero((facts.produced < 0) & (freed >= 0))[0].tolist():
+    for tensor in np.nonzero((facts.produced < 0) & (freed < NEVER))[0].tolist():
         same = made.get(int(facts.size[tensor]), [])
         later = next((new for new in same if facts.produced[new] > freed[tensor]), None)
         if later is not None:
